@@ -1,0 +1,1 @@
+"""The author's side: needs kfp, runs on the user's machine."""

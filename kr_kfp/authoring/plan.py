@@ -1,0 +1,139 @@
+"""What a compiled pipeline would create: each kr_kfp step in words, with its manifest. Nothing is sent anywhere.
+
+Works from the IR alone, so it shows what KFP will really be given.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import json_format
+from kfp.dsl.base_component import BaseComponent
+
+from kr_kfp.errors import WireError
+from kr_kfp.names import group_name
+from kr_kfp.runtime import bootstrap
+from kr_kfp.spec.accelerators import selectors
+from kr_kfp.spec.codec import load_step
+from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.pod import LIBRARY
+from kr_kfp.spec.step import StepSpec
+from kr_kfp.wire import Payload, chunks, pack, unpack
+
+__all__ = ["StepPlan", "plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step of a pipeline, as it would run.
+
+    Args:
+        name: The executor's component, such as ``train``.
+        step: The step; None for a component that kr_kfp did not make.
+        words: What runs where and why, a sentence each.
+        selectors: Node selectors.
+        manifest: The LeaderWorkerSet, with ``<...>`` for what only the run knows; for a pod the container as KFP gets
+            it.
+        payload_bytes: Bytes of the packed payload, before KFP puts in the arguments.
+    """
+
+    name: str
+    step: StepSpec | None
+    words: tuple[str, ...]
+    selectors: Mapping[str, str]
+    manifest: Mapping[str, Any]
+    payload_bytes: int = 0
+
+
+def plan(target: BaseComponent) -> tuple[StepPlan, ...]:
+    """Say what each step of a pipeline or component would create.
+
+    Args:
+        target: A pipeline or component; its IR is built as the compiler would.
+    """
+    spec = json_format.MessageToDict(target.pipeline_spec)
+    platform = json_format.MessageToDict(target.platform_spec) if target.platform_spec else {}
+    executors = (spec.get("deploymentSpec") or {}).get("executors") or {}
+    kubernetes = ((platform.get("platforms") or {}).get("kubernetes") or {}).get("deploymentSpec") or {}
+    found = []
+    for label, executor in executors.items():
+        container = executor.get("container")
+        if container is not None:
+            settings = (kubernetes.get("executors") or {}).get(label) or {}
+            found.append(_step(label.removeprefix("exec-"), container, settings))
+    return tuple(found)
+
+
+def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> StepPlan:
+    command = list(container.get("command") or ())
+    try:
+        verb, packed, inner = bootstrap.split(command)
+    except WireError:
+        words = (f"a plain KFP step in one pod, image {container.get('image')}",)
+        return StepPlan(name=name, step=None, words=words, selectors={}, manifest=_short(container))
+    step = load_step(unpack(packed))
+    chosen = dict(selectors(step.shape)) if step.shape else {}
+    if verb == "run":
+        manifest = {"container": _short(container), **({"kubernetes": settings} if settings else {})}
+        return StepPlan(name=name, step=step, words=_words(step), selectors=chosen, manifest=manifest)
+    payload = chunks(pack(Payload(command=(*inner, *container.get("args", ())), executor_input={}).to_json()))
+    size = sum(map(len, payload))
+    init = bootstrap.prefix("provide", "", requirement=step.requirement)
+    launch = Launch(
+        name=group_name(step.name, "<run>/<task>"),
+        run="<run>",
+        task=name,
+        identity="<run>/<task>",
+        holder="<uid of the launcher's pod>",
+        payload=(f"<payload: {size} bytes and the arguments>",),
+        checkpoint_dir=step.checkpoint_root or "<pipeline root>/<pipeline>/<run>/<task>/kr-kfp-checkpoints",
+        init=("sh", "-c", f"<script: {len(init[2])} bytes>", *init[3:], LIBRARY),
+    )
+    return StepPlan(
+        name=name,
+        step=step,
+        words=_words(step),
+        selectors=chosen,
+        manifest=build(step, launch),
+        payload_bytes=size,
+    )
+
+
+def _short(container: dict[str, Any]) -> dict[str, Any]:
+    """Give a container with long texts of its command cut, for people to read."""
+    short = copy.deepcopy(container)
+    for key in ("command", "args"):
+        if key in short:
+            short[key] = [p if len(p) <= 200 else f"<{len(p.encode())} bytes: {p[:60]!r}...>" for p in short[key]]
+    return short
+
+
+def _words(step: StepSpec) -> tuple[str, ...]:
+    words = [f"backend {step.backend}: {step.reason}" if step.reason else f"backend {step.backend}"]
+    shape = step.shape
+    if shape and shape.kind == "tpu":
+        slices = f"{step.slices} slices of " if step.slices > 1 else ""
+        words.append(
+            f"accelerator {shape.name}: {slices}{shape.family} {shape.topology}, {shape.chips * step.slices} chips, "
+            f"{step.hosts} host{'s' if step.hosts > 1 else ''} of {shape.chips_per_host} chips ({shape.machine})"
+        )
+    elif shape:
+        words.append(f"accelerator {shape.name}: {step.hosts} host(s) of {shape.chips_per_host} GPUs ({shape.machine})")
+    else:
+        words.append(f"no accelerator, {step.hosts} host{'s' if step.hosts > 1 else ''}")
+    devices = step.devices_per_host or 1
+    if step.backend == "pod":
+        words.append(f"the function runs once, in the task's own pod, and sees {devices} device(s)")
+        return tuple(words)
+    words.append(
+        f"the task's pod launches one LeaderWorkerSet of {step.hosts} pods; the function runs on every host, "
+        f"JAX counts {devices * step.hosts} devices; host 0's outputs count"
+    )
+    if shape and shape.kind == "tpu" and step.hosts > 1:
+        words.append("all hosts of a slice get one node pool for themselves (exclusive topology)")
+    words.append(f"at most {step.max_restarts} restarts of the whole group after a lost host")
+    return tuple(words)

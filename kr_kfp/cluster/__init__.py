@@ -1,0 +1,1 @@
+"""The only door out: clusters behind one protocol (:mod:`kr_kfp.cluster.api`)."""

@@ -1,0 +1,169 @@
+"""KFP's ExecutorInput and command as values: what launcher and host change in them.
+
+Pure and standard library only. ExecutorInput is the JSON that KFP's driver puts in place of ``{{$}}``
+(kubeflow/pipelines ``api/v2alpha1/pipeline_spec.proto``, message ExecutorInput): inputs with ``parameterValues`` and
+``artifacts``, outputs with ``parameters`` (an ``outputFile`` each), ``artifacts`` (a URI each) and ``outputFile``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+
+from kr_kfp.errors import WireError
+from kr_kfp.wire import EXECUTOR_INPUT_MARK, TASK_CONFIG_INPUT, Json
+
+__all__ = [
+    "CHECKPOINT_FOLDER",
+    "KFP_EXECUTOR",
+    "OUR_EXECUTOR",
+    "attempt_uri",
+    "checkpoint_dir",
+    "host_input",
+    "is_local",
+    "output_uris",
+    "split_command",
+    "take_task_config",
+    "with_executor",
+]
+
+KFP_EXECUTOR = "kfp.dsl.executor_main"
+"""KFP's module that runs a lightweight component (kfp/dsl/component_factory.py, EXECUTOR_MODULE)."""
+
+OUR_EXECUTOR = "kr_kfp.runtime.executor"
+
+CHECKPOINT_FOLDER = "kr-kfp-checkpoints"
+"""Beside the outputs of a task: ``<pipeline root>/<pipeline>/<run>/<task>/kr-kfp-checkpoints``."""
+
+_TOKEN = re.compile(r"(?<=-m )" + re.escape(KFP_EXECUTOR) + r"(?=\s|$)")
+
+
+def split_command(command: Sequence[str]) -> tuple[tuple[str, ...], Json]:
+    """Take the ExecutorInput out of KFP's command.
+
+    Args:
+        command: KFP's command with its arguments, placeholders resolved.
+
+    Returns:
+        The command with EXECUTOR_INPUT_MARK in place of the JSON, and the ExecutorInput.
+
+    Raises:
+        WireError: If there is no ``--executor_input`` with JSON behind it.
+    """
+    parts = list(command)
+    try:
+        # The last one counts: an earlier text of that name could only be part of the user's source.
+        at = len(parts) - 1 - parts[::-1].index("--executor_input") + 1
+        value = json.loads(parts[at])
+    except (ValueError, IndexError) as problem:
+        msg = f"no --executor_input with JSON in KFP's command: {problem}"
+        raise WireError(msg) from problem
+    parts[at] = EXECUTOR_INPUT_MARK
+    return tuple(parts), value
+
+
+def with_executor(command: Sequence[str]) -> tuple[str, ...]:
+    """Replace exactly KFP's executor module by ours in KFP's command.
+
+    Raises:
+        WireError: If KFP's command does not hold the module once, as it would after a change in KFP.
+    """
+    parts = list(command)
+    hits = []
+    for at, part in enumerate(parts):
+        if part == KFP_EXECUTOR and at and parts[at - 1] == "-m":
+            hits.append((at, OUR_EXECUTOR))
+        elif '"$program_path/ephemeral_component.py"' in part and _TOKEN.search(part):
+            hits.append((at, _TOKEN.sub(OUR_EXECUTOR, part, count=1)))
+    if len(hits) != 1:
+        msg = f"KFP's command holds '-m {KFP_EXECUTOR}' {len(hits)} times, not once: is it a Python component?"
+        raise WireError(msg)
+    parts[hits[0][0]] = hits[0][1]
+    return tuple(parts)
+
+
+def take_task_config(executor_input: Json) -> tuple[Json, Json]:
+    """Take kr_kfp's own input out of the ExecutorInput.
+
+    Returns:
+        The ExecutorInput without it, and KFP's TaskConfig as camelCase JSON (empty if there was none).
+    """
+    rest = copy.deepcopy(executor_input)
+    values = (rest.get("inputs") or {}).get("parameterValues") or {}
+    config = values.pop(TASK_CONFIG_INPUT, None) or {}
+    return rest, {key: value for key, value in config.items() if value}
+
+
+def is_local(uri: str) -> bool:
+    """Tell whether a URI is a path of this machine (kfp.local's are plain paths)."""
+    return "://" not in uri or uri.startswith("file://")
+
+
+def attempt_uri(uri: str, attempt: int) -> str:
+    """Give the place of an output for one attempt: KFP's own for attempt 0, ``<uri>-r<n>`` after a restart.
+
+    A host that was cut off and comes back can then not overwrite what a later attempt committed. Query parameters,
+    which KFP puts on s3:// and minio:// URIs, stay at the end.
+    """
+    if attempt == 0 or not uri:
+        return uri
+    path, mark, query = uri.partition("?")
+    return f"{path.rstrip('/')}-r{attempt}{mark}{query}"
+
+
+def _output_artifacts(executor_input: Json) -> Iterator[tuple[str, Json]]:
+    for name, group in ((executor_input.get("outputs") or {}).get("artifacts") or {}).items():
+        for artifact in group.get("artifacts") or ():
+            yield name, artifact
+
+
+def output_uris(executor_input: Json) -> dict[str, str]:
+    """Give the URI of every output artifact."""
+    return {name: artifact.get("uri", "") for name, artifact in _output_artifacts(executor_input)}
+
+
+def checkpoint_dir(executor_input: Json, checkpoint_root: str | None, identity: str, *, local: bool) -> str:
+    """Give the checkpoint folder of a task: the same for every host, attempt and retry.
+
+    Args:
+        executor_input: KFP's ExecutorInput.
+        checkpoint_root: The component's own root, or None.
+        identity: What tells this task of this run from every other; the folder under ``checkpoint_root``.
+        local: Whether the step runs on this machine: KFP's output file then lies where it stays.
+
+    Returns:
+        ``<checkpoint_root>/<identity>``; else a folder beside the output artifacts; else, locally, beside KFP's output
+        file; else empty.
+    """
+    if checkpoint_root:
+        return f"{checkpoint_root.rstrip('/')}/{identity}"
+    for uri in output_uris(executor_input).values():
+        path = uri.partition("?")[0]
+        if path:
+            return f"{posixpath.dirname(path.rstrip('/'))}/{CHECKPOINT_FOLDER}"
+    output_file = (executor_input.get("outputs") or {}).get("outputFile", "")
+    # In a pod KFP's output file lies on the pod's own disk, which no restart survives.
+    if local and output_file:
+        return posixpath.join(posixpath.dirname(output_file), CHECKPOINT_FOLDER)
+    return ""
+
+
+def host_input(executor_input: Json, *, folder: str, attempt: int) -> Json:
+    """Give one process's own ExecutorInput: its output files in its own folder, its artifacts at the attempt's URIs.
+
+    Args:
+        executor_input: KFP's ExecutorInput, as the payload carries it.
+        folder: Where this process's output files go.
+        attempt: 0-based attempt of the group.
+    """
+    mine = copy.deepcopy(executor_input)
+    outputs = mine.setdefault("outputs", {})
+    outputs["outputFile"] = posixpath.join(folder, "executor_output.json")
+    for name, parameter in (outputs.get("parameters") or {}).items():
+        parameter["outputFile"] = posixpath.join(folder, "parameters", name)
+    for _, artifact in _output_artifacts(mine):
+        artifact["uri"] = attempt_uri(artifact.get("uri", ""), attempt)
+    return mine

@@ -1,0 +1,1 @@
+"""What runs in pods: bootstrap, launcher, host runner and executor."""

@@ -1,0 +1,49 @@
+"""``python -m kr_kfp.runtime``: the verbs that run in pods. People use ``kr-kfp`` instead."""
+
+from __future__ import annotations
+
+import sys
+
+from kr_kfp.errors import WireError
+from kr_kfp.wire import ExitCode
+
+_USAGE = """\
+kr_kfp.runtime runs inside the steps that kr_kfp compiled; it is not for people. See: kr-kfp --help
+  launch n chunk... -- command...   run KFP's command on a group of hosts and wait for it
+  run    n chunk... -- command...   run KFP's command here
+  host   chunk...                   run one host of a group
+  provide 0 -- folder               copy kr_kfp into a folder"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one verb and give its exit code."""
+    verb = arguments[0] if arguments else ""
+    try:
+        if verb == "host":
+            from kr_kfp.runtime import host
+
+            return host.main(arguments[1:])
+        if verb in ("launch", "run", "provide"):
+            from kr_kfp.runtime.bootstrap import parse_arguments
+
+            _, packed, command = parse_arguments(arguments)
+            if verb == "provide":
+                from kr_kfp.runtime import provide
+
+                return provide.main(command[0])
+            if verb == "run":
+                from kr_kfp.runtime import single
+
+                return single.main(packed, command)
+            from kr_kfp.runtime import launch
+
+            return launch.main(packed, command)
+    except WireError as problem:
+        print(f"kr_kfp: {problem}", file=sys.stderr)
+        return ExitCode.USAGE
+    print(_USAGE, file=sys.stderr)
+    return ExitCode.USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

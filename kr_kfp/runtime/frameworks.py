@@ -1,0 +1,119 @@
+"""What is initialised before user code, by framework.
+
+JAX: ``jax.distributed.initialize`` with explicit arguments on CPU and GPU (JAX reads neither the number of processes
+nor its own id from the environment: jax/_src/distributed.py), by detection on TPU (jax/_src/clusters). A second call
+by user code is harmless. PyTorch: the variables that ``torch.distributed.init_process_group`` reads (RANK, WORLD_SIZE,
+LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set by the runner; which process group to make stays with user code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kr_kfp.errors import SetupError
+
+__all__ = ["choose", "start"]
+
+
+def choose(wanted: str, has: Callable[[str], bool]) -> str:
+    """Choose the framework.
+
+    Args:
+        wanted: ``auto``, ``jax``, ``torch`` or ``none``.
+        has: Tells whether a module can be imported.
+
+    Raises:
+        SetupError: If the wanted framework cannot be imported.
+    """
+    if wanted == "auto":
+        return next((name for name in ("jax", "torch") if has(name)), "none")
+    if wanted != "none" and not has(wanted):
+        msg = f"framework={wanted!r}, but {wanted} cannot be imported in this image. Add it to packages_to_install"
+        raise SetupError(msg)
+    return wanted
+
+
+def start() -> Callable[[], None]:
+    """Initialise the framework of this process.
+
+    Returns:
+        What to call after the function has returned: leaves the group of hosts.
+
+    Raises:
+        SetupError: If that cannot be done; the message says why.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    wanted = os.environ.get("KR_KFP_FRAMEWORK", "auto")
+    name = choose(wanted, lambda module: importlib.util.find_spec(module) is not None)
+    print(f"kr_kfp: framework {name}" + (" (by what can be imported)" if wanted == "auto" else ""), flush=True)
+    if name in ("jax", "torch"):
+        os.environ.setdefault("KERAS_BACKEND", name)
+    if name != "jax" or "KR_KFP_HOST" not in os.environ or "JAX_COORDINATOR_ADDRESS" not in os.environ:
+        return _nothing
+    return _start_jax(world)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _start_jax(world: int) -> Callable[[], None]:
+    import jax
+    from jax._src import xla_bridge
+
+    if xla_bridge.backends_are_initialized():
+        msg = (
+            f"JAX had asked for its devices before the step began, by {_culprit(jax)}: this host would train alone. "
+            "Remove that call, or do it inside the function"
+        )
+        raise SetupError(msg)
+    arguments = _jax_arguments(world)
+    try:
+        jax.distributed.initialize(**arguments)
+    except (RuntimeError, ValueError) as problem:
+        msg = f"jax.distributed.initialize({arguments}) failed: {problem}"
+        raise SetupError(msg) from problem
+    jax.distributed.initialize = _second_call
+    print(f"kr_kfp: process {jax.process_index()} of {jax.process_count()} joined", flush=True)
+    if jax.process_count() != world:
+        msg = f"JAX counts {jax.process_count()} processes where the step has {world}: hosts would train alone"
+        raise SetupError(msg)
+    return jax.distributed.shutdown  # type: ignore[no-any-return]
+
+
+def _jax_arguments(world: int) -> dict[str, Any]:
+    """Give the arguments of ``jax.distributed.initialize``; timeouts are whole seconds there."""
+    arguments: dict[str, Any] = {
+        "initialization_timeout": int(os.environ.get("KR_KFP_JOIN_TIMEOUT", "300")),
+        "shutdown_timeout_seconds": max(1, round(float(os.environ.get("KR_KFP_FINISH_GRACE", "300")))),
+    }
+    on_tpu = "TPU_WORKER_HOSTNAMES" in os.environ and os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] == "tpu"
+    if not on_tpu:
+        arguments |= {
+            "coordinator_address": os.environ["JAX_COORDINATOR_ADDRESS"],
+            "num_processes": world,
+            "process_id": int(os.environ["RANK"]),
+            # An installed kubernetes package would make JAX look for a Job's pods (clusters/k8s_cluster.py).
+            "cluster_detection_method": "deactivate",
+        }
+    return arguments
+
+
+def _second_call(*_args: Any, **_kwargs: Any) -> None:
+    print("kr_kfp: jax.distributed.initialize was done before the function; this call does nothing", flush=True)
+
+
+def _culprit(jax: Any) -> str:
+    """Name the modules that hold JAX, loaded before the executor: only start-up modules can be."""
+    known = ("jax", "jaxlib", "kr_kfp", "__main__", "keras", "flax", "optax", "orbax", "chex")
+    names = [
+        f"{name} ({getattr(module, '__file__', None) or 'built in'})"
+        for name, module in sorted(sys.modules.items())
+        if name.partition(".")[0] not in known
+        and any(value is jax for value in vars(module).values() if value is not None)
+    ]
+    return ", ".join(names) or "a module that Python loads at start (sitecustomize, a .pth file)"

@@ -1,0 +1,216 @@
+"""One group as the launcher knows it: made or adopted, watched, restarted, deleted.
+
+All waiting goes through :meth:`Group.next`, one event at a time, so that a signal is seen between any two steps and
+never in the middle of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
+from kr_kfp.errors import ConflictError, NotFoundError
+from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
+from kr_kfp.spec.leaderworkerset import attempt_of, restart_patch, stop_patch
+from kr_kfp.spec.observe import HostState, observe
+
+__all__ = ["Group", "HeldError", "StoppedError"]
+
+
+class StoppedError(Exception):
+    """The launcher was asked to stop.
+
+    Attributes:
+        number: The signal; 0 for the stop file.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}" if number else "stop file")
+        self.number = number
+
+
+class HeldError(Exception):
+    """Another launcher that lives holds the group."""
+
+
+class Group:
+    """The launcher's picture of its LeaderWorkerSet.
+
+    Args:
+        cluster: Where it lives.
+        clock: Time and inbox.
+        name: Its name.
+        hosts: Its size.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, *, name: str, hosts: int) -> None:
+        self.cluster, self.clock, self.name, self.hosts = cluster, clock, name, hosts
+        self.manifest: Manifest | None = None
+        self.adopted = False
+        self.stopping = False
+        self.pods: dict[str, Manifest] = {}
+        self.gone: set[str] = set()
+        self._synced = False
+        self._watch: Watch | None = None
+
+    @property
+    def attempt(self) -> int:
+        """0-based attempt of the group, as its pod template says."""
+        if self.manifest is None:
+            return 0
+        return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
+
+    @property
+    def ran(self) -> float:
+        """Seconds that user code ran in earlier attempts."""
+        return float(self._annotations().get(RAN_ANNOTATION, "0"))
+
+    def _annotations(self) -> dict[str, str]:
+        return ((self.manifest or {}).get("metadata") or {}).get("annotations") or {}
+
+    def acquire(self, manifest: Manifest) -> None:
+        """Create the group, or adopt the one that an earlier launcher of this task left.
+
+        Raises:
+            HeldError: If a living launcher holds it.
+            StoppedError: If a signal came while a group that is being deleted was waited out.
+        """
+        while self.manifest is None:
+            found = self.cluster.read_group(self.name)
+            if found is None:
+                self._create(manifest)
+            elif found["metadata"].get("deletionTimestamp"):
+                self.wait_gone(None)
+            else:
+                self._adopt(found, manifest)
+        if self._watch is None:
+            self._watch = self.cluster.watch(self.name, self.clock.put)
+
+    def _create(self, manifest: Manifest) -> None:
+        try:
+            self.manifest = self.cluster.create_group(manifest)
+        except ConflictError:
+            return  # Somebody was faster: look again.
+        self.adopted = False
+
+    def _adopt(self, found: Manifest, manifest: Manifest) -> None:
+        wanted, given = manifest["metadata"]["annotations"], found["metadata"].get("annotations") or {}
+        if given.get(IDENTITY_ANNOTATION) != wanted[IDENTITY_ANNOTATION]:
+            msg = f"LeaderWorkerSet {self.name} exists and is not of this task; delete or rename it"
+            raise ConflictError(msg, status=409, reason="AlreadyExists")
+        holder = given.get(HOLDER_ANNOTATION, "")
+        if holder != wanted[HOLDER_ANNOTATION] and self.cluster.is_holder_alive(holder):
+            msg = f"LeaderWorkerSet {self.name} is held by another launcher that is at work ({holder})"
+            raise HeldError(msg)
+        patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: wanted[HOLDER_ANNOTATION]}}}
+        try:
+            self.manifest = self._patch(found, patch)
+            self.adopted = True
+        except (ConflictError, NotFoundError):
+            return
+
+    def _patch(self, manifest: Manifest, patch: dict[str, Any]) -> Manifest:
+        version = manifest["metadata"]["resourceVersion"]
+        return self.cluster.patch_group(self.name, patch=patch, resource_version=version)
+
+    def next(self, deadline: float | None) -> Event | None:
+        """Take one event into the picture.
+
+        Raises:
+            StoppedError: If it is a signal, unless the group is being taken away already.
+        """
+        event = self.clock.next_event(deadline)
+        if event is None:
+            return None
+        if event.kind in ("signal", "stop"):
+            if not self.stopping:
+                raise StoppedError(int(event.value or 0))
+        elif event.kind == "group":
+            self.manifest = event.value
+        elif event.kind == "group-gone":
+            self.manifest = None
+        elif event.kind == "synced":
+            self._synced = True
+        elif event.kind == "pod":
+            self.pods[event.value["metadata"]["uid"]] = event.value
+        elif event.kind == "pod-gone":
+            self.pods[event.value["metadata"]["uid"]] = event.value
+            self.gone.add(event.value["metadata"]["uid"])
+        return event
+
+    def sync(self) -> None:
+        """Wait until the watch has told all that exists."""
+        while not self._synced:
+            self.next(None)
+
+    def states(self) -> tuple[HostState, ...]:
+        """Tell what every host of the current attempt is doing."""
+        lost = {
+            uid: f"the node of pod {pod['metadata']['name']} is gone"
+            for uid, pod in self.pods.items()
+            if uid not in self.gone and self.cluster.node_is_lost(pod)
+        }
+        return observe(list(self.pods.values()), hosts=self.hosts, attempt=self.attempt, gone=self.gone, lost=lost)
+
+    def restart(self, ran: float) -> None:
+        """Take all pods away, wait until they are gone, start the next attempt.
+
+        Args:
+            ran: Seconds that user code has run in all attempts so far; kept on the group for a later launcher.
+
+        Raises:
+            StoppedError: If a signal came meanwhile.
+            NotFoundError: If the group was deleted meanwhile.
+        """
+        attempt = self.attempt + 1
+        self._change(lambda _: stop_patch())
+        while set(self.pods) - self.gone:
+            self.next(None)
+            if self.manifest is None:
+                msg = f"LeaderWorkerSet {self.name} was deleted while it was restarted"
+                raise NotFoundError(msg, status=404, reason="NotFound")
+        note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
+        self._change(lambda group: {**restart_patch(group, attempt), **note})
+        self.pods.clear()
+        self.gone.clear()
+
+    def _change(self, patch: Callable[[Manifest], dict[str, Any]]) -> None:
+        """Patch the group as it is now; a change by somebody else in between means reading it anew."""
+        while True:
+            current = self.cluster.read_group(self.name)
+            if current is None:
+                msg = f"LeaderWorkerSet {self.name} was deleted"
+                raise NotFoundError(msg, status=404, reason="NotFound")
+            try:
+                self.manifest = self._patch(current, patch(current))
+            except ConflictError:
+                continue
+            return
+
+    def delete(self) -> None:
+        """Ask for the deletion of the group, if there is one."""
+        self.stopping = True
+        manifest = self.manifest or self.cluster.read_group(self.name)
+        if manifest is not None:
+            self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
+
+    def wait_gone(self, deadline: float | None) -> bool:
+        """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""
+        if self._watch is None:
+            self._watch = self.cluster.watch(self.name, self.clock.put)
+        self.manifest = self.manifest or self.cluster.read_group(self.name)
+        while self.manifest is not None or set(self.pods) - self.gone:
+            if self.next(deadline) is None:
+                return False
+        self.close()
+        self.pods.clear()
+        self.gone.clear()
+        return True
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = None
+        self._synced = False

@@ -1,0 +1,242 @@
+"""The ``launch`` verb: from KFP's command to exit code. Surroundings are read here; the work is the Launcher's."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from kr_kfp.cluster.api import Cluster, Event, Manifest
+from kr_kfp.cluster.choose import choose
+from kr_kfp.errors import ClusterError, KrKfpError, SetupError
+from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config
+from kr_kfp.names import group_name
+from kr_kfp.runtime import bootstrap
+from kr_kfp.runtime.clock import RealClock
+from kr_kfp.runtime.group import HeldError, StoppedError
+from kr_kfp.runtime.host import write_termination
+from kr_kfp.runtime.launcher import Launcher
+from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.results import write_results
+from kr_kfp.runtime.say import say, write_line
+from kr_kfp.spec.codec import load_step
+from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.pod import LIBRARY
+from kr_kfp.spec.step import StepSpec
+from kr_kfp.wire import ExitCode, Json, Payload, chunks, pack, unpack
+
+__all__ = ["Identity", "identify", "main", "make_launch"]
+
+_SAME_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which task of which run this is.
+
+    Args:
+        run: KFP's run id; locally the name of the run's folder.
+        task: The task's name; locally the name of its folder.
+        key: What tells this task of this run from every other: equal over retries, different over loop iterations.
+    """
+
+    run: str
+    task: str
+    key: str
+
+
+def main(packed: str, command: Sequence[str]) -> int:
+    """Run KFP's command on a group of hosts.
+
+    Args:
+        packed: The packed StepSpec.
+        command: KFP's own command, placeholders resolved.
+
+    Returns:
+        0 if every host ended well; 1 if the step failed; 75 if it was stopped; 64 if the surroundings are wrong.
+    """
+    clock = RealClock()
+    _catch_signals(clock)
+    step = load_step(unpack(packed))
+    parts, given = split_command(command)
+    executor_input, task_config = take_task_config(given)
+    try:
+        cluster = choose(step.cluster, os.environ)
+        with _pid_file(clock):
+            return _launch(step, cluster, clock, (parts, executor_input, task_config))
+    except KrKfpError as problem:
+        return _end(ExitCode.SETUP, [f"{step.name}: {problem}"])
+
+
+def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tuple[str, ...], Json, Json]) -> int:
+    say(f"{step.name}: backend {step.backend} ({step.reason or 'chosen'}) on {cluster.where}")
+    for ordinal in range(_SAME_AT_ONCE):
+        launch = make_launch(step, cluster, given, os.environ, ordinal=ordinal)
+        logs = LogPump(step.name, step.logs, write_line)
+        launcher = Launcher(cluster, clock, step=step, launch=launch, say=say, logs=logs)
+        try:
+            return _run(launcher, step, given[1])
+        except HeldError as held:
+            # Two iterations of a local loop over equal values look alike; on Kubernetes no two tasks do.
+            if cluster.own_pod() is not None:
+                raise SetupError(str(held)) from held
+    msg = f"{_SAME_AT_ONCE} groups of {step.name} with equal arguments run at once"
+    raise SetupError(msg)
+
+
+def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
+    try:
+        report = launcher.run()
+        if report.ok:
+            write_results(executor_input, report.outputs)
+    except StoppedError as stop:
+        return _stopped(launcher, step, stop.number)
+    except ClusterError as problem:
+        launcher.clean_up()
+        return _end(ExitCode.FAILED, [f"{step.name}: the cluster failed a request: {problem}"])
+    for warning in report.warnings:
+        say(f"warning: {warning}")
+    launcher.clean_up()
+    if report.ok:
+        return ExitCode.OK
+    return _end(ExitCode.FAILED, report.lines)
+
+
+def _stopped(launcher: Launcher, step: StepSpec, number: int) -> int:
+    """Act first, write afterwards: in a KFP pod there may be less than a second."""
+    name = signal.Signals(number).name if number else "a stop file"
+    if number == signal.SIGTERM and _is_drain(launcher.cluster.own_pod()):
+        # Argo's terminate comes as SIGUSR1; this one is a drain or preemption of the launcher's own node.
+        return _end(ExitCode.STOPPED, [f"{step.name}: the launcher's pod is leaving; its next one adopts the group"])
+    launcher.clean_up()
+    return _end(ExitCode.STOPPED, [f"{step.name} was cancelled by {name}; its group of hosts was deleted"])
+
+
+def _is_drain(pod: Manifest | None) -> bool:
+    annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
+    return "workflows.argoproj.io/kill-cmd-main" in annotations
+
+
+def make_launch(
+    step: StepSpec,
+    cluster: Cluster,
+    given: tuple[tuple[str, ...], Json, Json],
+    env: Mapping[str, str],
+    *,
+    ordinal: int = 0,
+) -> Launch:
+    """Put together what this launch adds to the step.
+
+    Args:
+        step: The step.
+        cluster: Where it runs.
+        given: KFP's command with the mark, its ExecutorInput, and the TaskConfig.
+        env: The launcher's environment.
+        ordinal: Tells groups of equal identity apart that run at once on the local cluster.
+    """
+    command, executor_input, task_config = given
+    pod = cluster.own_pod()
+    identity = identify(executor_input, pod)
+    key = f"{identity.key}#{ordinal}" if ordinal else identity.key
+    name = group_name(step.name, key)
+    folder = f"{identity.run}/{hashlib.sha256(key.encode()).hexdigest()[:10]}"
+    checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=pod is None)
+    options = {
+        "name": step.name,
+        "hosts": step.hosts,
+        "framework": step.framework,
+        "processes_per_host": step.processes_per_host,
+        "finish_grace": step.finish_grace,
+        "source": _source(step, pod, env),
+    }
+    payload = Payload(command=command, executor_input=executor_input, options=options)
+    init = bootstrap.prefix(
+        "provide",
+        "",
+        requirement=step.requirement,
+        index_urls=step.index_urls,
+        trusted_hosts=step.trusted_hosts,
+    )
+    return Launch(
+        name=name,
+        run=identity.run,
+        task=identity.task,
+        identity=key,
+        holder=cluster.holder(),
+        payload=chunks(pack(payload.to_json())),
+        checkpoint_dir=checkpoints,
+        ports=cluster.ports(name),
+        task_config=task_config,
+        init=(*init, LIBRARY),
+    )
+
+
+def identify(executor_input: Json, pod: Manifest | None) -> Identity:
+    """Tell which task of which run this is.
+
+    In a KFP pod by the pod's own labels and annotations: placeholders would defeat KFP's cache. Locally by the folder
+    that kfp.local made for the task, and by the arguments, since iterations of a local loop share that folder.
+    """
+    if pod is not None:
+        metadata = pod["metadata"]
+        run = (metadata.get("labels") or {}).get("pipeline/runid", "")
+        node = (metadata.get("annotations") or {}).get("workflows.argoproj.io/node-name", metadata["name"])
+        head, mark, _ = node.rpartition(".executor(")
+        return Identity(run=run, task=head if mark else node, key=f"{run}/{head if mark else node}")
+    place = Path((executor_input.get("outputs") or {}).get("outputFile") or "task").absolute().parent
+    arguments = json.dumps(executor_input.get("inputs") or {}, sort_keys=True)
+    digest = hashlib.sha256(arguments.encode()).hexdigest()[:16]
+    return Identity(run=place.parent.name, task=place.name, key=f"{place}?{digest}")
+
+
+def _source(step: StepSpec, pod: Manifest | None, env: Mapping[str, str]) -> str:
+    """Give ``file:line`` of the function on the author's machine: from the pod's annotation, locally from env."""
+    annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
+    return annotations.get("kr-kfp.dev/source", "") or env.get(f"KR_KFP_SOURCE_{step.name}", "")
+
+
+def _end(code: int, lines: Sequence[str]) -> int:
+    """Give the diagnosis to the log and, as all that KFP shows, to the termination message."""
+    write_termination("\n".join(lines)[-4000:])
+    for line in lines:
+        say(line)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    return code
+
+
+def _catch_signals(clock: RealClock) -> None:
+    """Hand signals to the inbox; the main loop sees them between two steps, so nothing is cut in the middle."""
+
+    def hand_in(number: int, _frame: FrameType | None) -> None:
+        clock.put(Event("signal", number))
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, hand_in)
+
+
+@contextlib.contextmanager
+def _pid_file(clock: RealClock) -> Iterator[None]:
+    """Tell the kill command whom to signal; a stop file that is there already means: stop at once."""
+    folder = os.environ.get("KR_KFP_RUN_DIR") or ("/tmp" if "KFP_POD_NAME" in os.environ else "")
+    if not folder:
+        yield
+        return
+    pid, stop = Path(folder, bootstrap.PID_FILE), Path(folder, bootstrap.STOP_FILE)
+    pid.write_text(f"{os.getpid()}\n", encoding="ascii")
+    if stop.exists():
+        clock.put(Event("stop", 0))
+    try:
+        yield
+    finally:
+        pid.unlink(missing_ok=True)
+        stop.unlink(missing_ok=True)
+
+

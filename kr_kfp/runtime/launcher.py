@@ -1,0 +1,300 @@
+"""The launcher: one group from creation to verdict, results and deletion. One code path for every cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kr_kfp.cluster.api import Clock, Cluster
+from kr_kfp.errors import ClusterError
+from kr_kfp.runtime.group import Group
+from kr_kfp.runtime.logs import LogPump
+from kr_kfp.spec.diagnose import diagnose
+from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.observe import HostState, Phase
+from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
+from kr_kfp.spec.step import StepSpec
+from kr_kfp.wire import Json, Outcome, outcome_from_log
+
+__all__ = ["Launcher", "Report"]
+
+IMAGE_GRACE = 120.0
+"""Seconds that a host may wait for a reason which does not heal by itself, such as a wrong image name."""
+
+NOTICE_EVERY = 60.0
+"""Seconds between two lines about hosts that still wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How the step ended.
+
+    Args:
+        ok: Whether every host ended well.
+        attempt: 0-based attempt that decided it.
+        outputs: The leader's ``executorOutput`` and ``parameters``; empty on failure.
+        lines: The diagnosis, for the log's end and the termination message; empty on success.
+        warnings: Sentences for the user.
+    """
+
+    ok: bool
+    attempt: int
+    outputs: Json
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Launcher:
+    """Runs one step on one group of hosts.
+
+    Args:
+        cluster: Where the group lives.
+        clock: Time and inbox.
+        step: The step.
+        launch: Names, places and payload of this launch.
+        say: Takes the launcher's own lines.
+        logs: Prints the hosts' logs.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        *,
+        step: StepSpec,
+        launch: Launch,
+        say: Callable[[str], None],
+        logs: LogPump,
+    ) -> None:
+        self.cluster, self.clock, self.step, self.launch = cluster, clock, step, launch
+        self.say, self.logs = say, logs
+        self.group = Group(cluster, clock, name=launch.name, hosts=step.hosts)
+        self._followed: set[str] = set()
+        self._first_ok: float | None = None
+        self._first_bad: float | None = None
+        self._stuck_since: float | None = None
+        self._began_waiting = clock.now()
+        self._next_notice = clock.now() + NOTICE_EVERY
+        self._running_since: float | None = None
+
+    def run(self) -> Report:
+        """Make or adopt the group, wait for its verdict, restart it where that helps, give the report.
+
+        The group still exists afterwards: :meth:`clean_up` deletes it when the outputs are safe.
+
+        Raises:
+            StoppedError: If a signal asked to stop.
+            HeldError: If a living launcher holds the group.
+            ClusterError: If the cluster refuses.
+        """
+        self._acquire()
+        while True:
+            verdict = self._verdict()
+            if verdict.decision is Decision.WAIT:
+                self._wait(verdict.check_at)
+                continue
+            if verdict.decision is Decision.RESTART:
+                if self.group.attempt < self.step.max_restarts:
+                    self._restart(verdict)
+                    continue
+                limit = f"restarts left: 0 of max_restarts={self.step.max_restarts}"
+                verdict = replace(verdict, reason=f"{verdict.reason} ({limit})")
+            if verdict.decision is Decision.SUCCESS:
+                return self._success()
+            return self._failure(verdict)
+
+    def clean_up(self) -> None:
+        """Delete the group and wait for its end; a deletion that hangs is told and changes nothing."""
+        begun = self.clock.now()
+        try:
+            self.group.delete()
+            gone = self.group.wait_gone(begun + self.step.terminate_grace)
+        except ClusterError as problem:
+            self.say(f"could not delete LeaderWorkerSet {self.launch.name}: {problem}")
+            return
+        if gone:
+            self.say(f"deleted group {self.launch.name} in {self.clock.now() - begun:.1f} s")
+        else:
+            self.say(
+                f"group {self.launch.name} is being deleted but was not gone after {self.step.terminate_grace:g} s; "
+                "kr-kfp reap deletes what is left"
+            )
+
+    def _acquire(self) -> None:
+        manifest = build(self.step, self.launch)
+        self.group.acquire(manifest)
+        self.group.sync()
+        if self.group.adopted and self._verdict().decision is Decision.FAILURE:
+            self.say(f"group {self.launch.name} of an earlier launcher had failed; it is made anew")
+            self.clean_up()
+            self._forget()
+            self.group = Group(self.cluster, self.clock, name=self.launch.name, hosts=self.step.hosts)
+            self.group.acquire(manifest)
+            self.group.sync()
+        verb = "adopted the running group" if self.group.adopted else "created group"
+        self.say(f"{verb} {self.launch.name} on {self.cluster.where}: {_shape(self.step)}")
+
+    def _verdict(self) -> Verdict:
+        """Look at all hosts now and decide."""
+        now = self.clock.now()
+        if self.group.manifest is None:
+            reason = f"LeaderWorkerSet {self.launch.name} was deleted by somebody else while it ran"
+            return Verdict(decision=Decision.FAILURE, reason=reason)
+        states = tuple(self._whole(state) for state in self.group.states())
+        self._follow_logs(states)
+        self._note_times(states, now)
+        verdict = decide(
+            states,
+            now=now,
+            finish_grace=self.step.finish_grace,
+            retry_on=self.step.retry_on,
+            first_ok_seen=self._first_ok,
+            first_bad_seen=self._first_bad,
+        )
+        if verdict.decision is not Decision.WAIT:
+            return verdict
+        return self._limits(states, verdict, now)
+
+    def _whole(self, state: HostState) -> HostState:
+        """Read an outcome that only the log of the holding container tells."""
+        if not state.unread and not (state.digest and state.index == 0):
+            return state
+        pod = self.group.pods[state.uid]
+        text = self.cluster.read_log(pod).decode("utf-8", "replace")
+        outcome = outcome_from_log(text, state.digest)
+        if outcome is None:
+            # Not printed yet: the container is between its first end and its second start.
+            return replace(state, phase=Phase.RUNNING, outcome=None)
+        if outcome.kind in ("lost", "terminated"):
+            return replace(state, phase=Phase.LOST, outcome=outcome, reason="the runner was killed")
+        return replace(state, outcome=outcome, digest="", unread=False)
+
+    def _follow_logs(self, states: tuple[HostState, ...]) -> None:
+        for state in states:
+            if state.phase is not Phase.WAITING and state.uid not in self._followed:
+                self._followed.add(state.uid)
+                self.logs.follow(state.index, self.cluster.follow_log(self.group.pods[state.uid]))
+
+    def _note_times(self, states: tuple[HostState, ...], now: float) -> None:
+        if self._first_ok is None and any(s.outcome and s.outcome.ok for s in states):
+            self._first_ok = now
+        if self._first_bad is None and any(
+            s.phase is Phase.LOST or (s.outcome and not s.outcome.ok and s.phase is Phase.ENDED) for s in states
+        ):
+            self._first_bad = now
+        if self._running_since is None and all(s.phase is not Phase.WAITING for s in states):
+            self._running_since = max(s.started for s in states) or now
+            hosts = "the host runs" if len(states) == 1 else f"all {len(states)} hosts run"
+            self.say(f"{hosts} after {max(0.0, self._running_since - self._began_waiting):.1f} s")
+
+    def _limits(self, states: tuple[HostState, ...], verdict: Verdict, now: float) -> Verdict:
+        """Apply timeout, capacity_timeout and the patience with reasons that do not heal."""
+        times = [] if verdict.check_at is None else [verdict.check_at]
+        if self._running_since is not None:
+            if self.step.timeout is not None:
+                end = self._running_since + self.step.timeout - self.group.ran
+                if now >= end:
+                    reason = f"the function ran longer than timeout={self.step.timeout:g} s, over all attempts"
+                    return Verdict(decision=Decision.FAILURE, reason=reason)
+                times.append(end)
+            return replace(verdict, check_at=min(times, default=None))
+        waiting = [s for s in states if s.phase is Phase.WAITING]
+        stuck = self._stuck(now)
+        if stuck:
+            return Verdict(decision=Decision.FAILURE, reason=stuck)
+        if self.step.capacity_timeout is not None:
+            end = self._began_waiting + self.step.capacity_timeout
+            if now >= end:
+                reason = (
+                    f"not all hosts ran within capacity_timeout={self.step.capacity_timeout:g} s: "
+                    + "; ".join(f"host {s.index}: {s.reason}" for s in waiting[:4])
+                )
+                return Verdict(decision=Decision.FAILURE, reason=reason)
+            times.append(end)
+        if now >= self._next_notice:
+            self._next_notice = now + NOTICE_EVERY
+            self.say(f"{len(waiting)} of {len(states)} hosts wait; host {waiting[0].index}: {waiting[0].reason}")
+        times += [self._next_notice] + ([self._stuck_since + IMAGE_GRACE] if self._stuck_since else [])
+        return replace(verdict, check_at=min(times))
+
+    def _stuck(self, now: float) -> str:
+        """Say why waiting is in vain, once the reason has lasted for IMAGE_GRACE."""
+        pods = [pod for uid, pod in self.group.pods.items() if uid not in self.group.gone]
+        permanent = [d for d in diagnose(pods) if d.permanent]
+        if not permanent:
+            self._stuck_since = None
+            return ""
+        self._stuck_since = self._stuck_since or now
+        if now < self._stuck_since + IMAGE_GRACE:
+            return ""
+        first = permanent[0]
+        return f"{first.summary} {first.resolution}".strip()
+
+    def _wait(self, check_at: float | None) -> None:
+        self.group.next(check_at)
+
+    def _restart(self, verdict: Verdict) -> None:
+        attempt = self.group.attempt
+        left = self.step.max_restarts - attempt - 1
+        self.say(f"{verdict.reason}; restarting the group as attempt {attempt + 1} ({left} restarts left after it)")
+        now = self.clock.now()
+        ran = self.group.ran + (max(0.0, now - self._running_since) if self._running_since else 0.0)
+        self.group.restart(ran)
+        self._forget()
+        self.say(f"attempt {self.group.attempt} begins; training resumes from its checkpoint if it keeps one")
+
+    def _forget(self) -> None:
+        """Begin to count anew for the next attempt."""
+        self._first_ok = self._first_bad = self._stuck_since = self._running_since = None
+        self._began_waiting = self.clock.now()
+        self._next_notice = self._began_waiting + NOTICE_EVERY
+
+    def _success(self) -> Report:
+        states = [self._whole(state) for state in self.group.states()]
+        self.logs.finish(5.0)
+        outcomes = [state.outcome for state in states if state.outcome]
+        leader = outcomes[0]
+        warnings = [f"host {o.host}: {text}" for o in outcomes for text in o.warnings]
+        took = max(o.ended for o in outcomes) - min(o.started for o in outcomes)
+        hosts = "the host" if len(states) == 1 else f"all {len(states)} hosts"
+        self.say(f"{hosts} ended well after {took:.1f} s (attempt {self.group.attempt})")
+        return Report(
+            ok=True, attempt=self.group.attempt, outputs=leader.outputs or {}, warnings=tuple(warnings)
+        )
+
+    def _failure(self, verdict: Verdict) -> Report:
+        self.group.stopping = True
+        states = self.group.states() if self.group.manifest is not None else ()
+        self.logs.finish(1.0)
+        lines = [f"{self.step.name} failed in attempt {self.group.attempt}: {verdict.reason}"]
+        host = verdict.host
+        if host and host.outcome and not host.outcome.ok:
+            who = f"host {host.index} (pod {host.pod})"
+            lines = describe_outcome(host.outcome, who).splitlines()
+            lines.append(f"{self.step.name} failed in attempt {self.group.attempt}: {verdict.reason}")
+            error = host.outcome.error
+            if error and error.file:
+                lines.append(f"  at {error.file}:{error.line} in {error.function}(): {error.source}")
+        others = [_other(state) for state in states if host is None or state.index != host.index]
+        if others:
+            lines.append("  other hosts: " + "; ".join(others))
+        return Report(ok=False, attempt=self.group.attempt, outputs={}, lines=tuple(lines))
+
+
+def _other(state: HostState) -> str:
+    outcome: Outcome | None = state.outcome
+    if outcome and state.phase is Phase.ENDED:
+        return f"host {state.index} " + ("ended well" if outcome.ok else f"after it: {headline(outcome)}")
+    words = {Phase.RUNNING: "was running and is stopped", Phase.WAITING: f"had not started ({state.reason})"}
+    return f"host {state.index} {words.get(state.phase, state.reason)}"
+
+
+def _shape(step: StepSpec) -> str:
+    hosts = f"{step.hosts} host{'s' if step.hosts != 1 else ''}"
+    if step.shape is None:
+        return f"{hosts} without accelerator"
+    chips = f"{step.shape.chips_per_host} chips each" if step.shape.kind == "tpu" else f"{step.shape.chips_per_host} GPUs each"
+    topology = f", topology {step.shape.topology}" if step.shape.topology else ""
+    return f"{hosts} of {step.shape.name}, {chips}{topology}"
+

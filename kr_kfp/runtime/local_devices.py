@@ -1,0 +1,23 @@
+"""XLA CPU devices in place of chips, where a step runs on a machine without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["environment"]
+
+_FLAG = "--xla_force_host_platform_device_count"
+
+
+def environment(env: Mapping[str, str], devices: int) -> dict[str, str]:
+    """Give the variables that make JAX count ``devices`` CPU devices.
+
+    Args:
+        env: The environment so far; a platform or a device count that the user chose stays.
+        devices: Accelerator devices of this host; 0 on CPU, where JAX keeps its single CPU device.
+    """
+    given = {"JAX_PLATFORMS": env.get("JAX_PLATFORMS", "cpu")}
+    flags = env.get("XLA_FLAGS", "")
+    if devices and _FLAG not in flags:
+        given["XLA_FLAGS"] = f"{flags} {_FLAG}={devices}".strip()
+    return given

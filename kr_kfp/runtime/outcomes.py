@@ -1,0 +1,98 @@
+"""From how the processes ended to this host's Outcome. Values in, values out; standard library only."""
+
+from __future__ import annotations
+
+import signal
+
+from kr_kfp.runtime.child import Ended, Process
+from kr_kfp.wire import ExitCode, Outcome
+
+__all__ = ["judge", "signal_of"]
+
+
+def signal_of(code: int) -> int:
+    """Give the signal behind an exit code: ``-n`` of our own child, ``128+n`` of a shell's; 0 if there is none."""
+    if code < 0:
+        return -code
+    return code - 128 if 128 < code <= 128 + signal.NSIG else 0
+
+
+def _container_code(code: int) -> int:
+    """Give the exit code that the container shall show: the child's own, ``128+n`` for a signal, never 0."""
+    return 128 - code if code < 0 else code or ExitCode.FAILED
+
+
+def judge(
+    ended: Ended, *, host: int, attempt: int, started: float, finish_grace: float, oom: bool, several: bool = False
+) -> Outcome:
+    """Give the outcome of a host.
+
+    Args:
+        ended: How its processes ended.
+        host: 0-based index in the group.
+        attempt: 0-based attempt.
+        started: Unix seconds when the processes started.
+        finish_grace: Seconds that JAX's shutdown waits for other hosts.
+        oom: Whether the kernel killed for memory meanwhile.
+        several: Whether the host ran several processes, so that the failing one is named.
+    """
+    process = ended.first
+    common = {"host": host, "attempt": attempt, "started": started, "oom": oom}
+    who = f"process {process.rank} of this host: " if several else ""
+    code = process.code if process.code is not None else 0
+    returned = process.event("returned")
+    if ended.terminated_at and not (returned and float(returned["time"]) < ended.terminated_at):
+        return Outcome(
+            kind="terminated",
+            code=_container_code(code),
+            ended=ended.terminated_at,
+            detail=f"{who}SIGTERM came from outside while the function ran",
+            **common,
+        )
+    if not process.failed:
+        done = process.event("done") or {}
+        late = f"{who}the process ended with {_words(code)} after the function had returned and its results were safe"
+        return Outcome(kind="ok", ended=float(done.get("time", process.ended)), warnings=_if(code != 0, late), **common)
+    return _judge_failed(process, who, code, finish_grace, common)
+
+
+def _judge_failed(
+    process: Process, who: str, code: int, finish_grace: float, common: dict[str, int | float | bool]
+) -> Outcome:
+    shown = _container_code(code)
+    if setup := process.event("setup"):
+        return Outcome(
+            kind="setup", code=ExitCode.SETUP, ended=float(setup["time"]), detail=who + setup["message"], **common
+        )
+    if error := process.event("exception"):
+        return Outcome(
+            kind="exception", code=shown, ended=float(error["time"]), error=process.error, detail=who, **common
+        )
+    if stop := process.event("exit"):
+        detail = f"{who}sys.exit({stop['code']!r}) ended the process before the function returned"
+        return Outcome(kind="exit", code=shown, ended=float(stop["time"]), detail=detail, **common)
+    returned = process.event("returned")
+    if returned:
+        waited = process.ended - float(returned["time"])
+        if waited >= finish_grace - 1.0:
+            detail = f"{who}the function returned, then {waited:.0f} s passed while other hosts had not finished"
+            return Outcome(kind="late", code=shown, ended=process.ended, detail=detail, **common)
+    number = signal_of(code)
+    where = "after the function had returned, while it left the group of hosts" if returned else ""
+    detail = f"{who}the process ended with {_words(code)} {where or 'before the function returned'}"
+    kind = "signal" if number else "exit"
+    return Outcome(kind=kind, code=shown, signal=number, ended=process.ended, detail=detail, **common)
+
+
+def _words(code: int) -> str:
+    number = signal_of(code)
+    if not number:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(number).name}"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _if(condition: bool, text: str) -> tuple[str, ...]:
+    return (text,) if condition else ()

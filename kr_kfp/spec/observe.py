@@ -1,0 +1,198 @@
+"""Pods of a group -> what each host is doing. Pure: dictionaries in, :class:`HostState` out.
+
+Facts are read from ``state.terminated`` or, once the kubelet has restarted the container, ``lastState.terminated``
+(protocol measured with LWS 0.9: both show the first end of the runner). The pod's phase says almost nothing, since
+pods of a StatefulSet restart for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from kr_kfp.spec.leaderworkerset import LABEL, attempt_of
+from kr_kfp.spec.pod import CONTAINER
+from kr_kfp.wire import Outcome, parse_message
+
+__all__ = ["HostState", "Phase", "observe", "pod_index", "unix"]
+
+Json = Mapping[str, Any]
+
+
+class Phase(Enum):
+    """What a host is doing."""
+
+    WAITING = "waiting"
+    """No user code has started: no pod, no node, image being pulled."""
+    RUNNING = "running"
+    ENDED = "ended"
+    """User code ended; there is an outcome."""
+    LOST = "lost"
+    """The host went away while user code ran, through no fault of that code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """One host of one attempt.
+
+    Args:
+        index: 0-based index in the group.
+        phase: What it is doing.
+        pod: The pod's name; empty if there is none.
+        uid: The pod's UID.
+        started: Unix seconds when user code's container first started; 0 if it has not.
+        outcome: How user code ended there.
+        digest: SHA-256 of the whole outcome where the termination message held only part of it.
+        unread: The outcome can only be found in the log of the container that now holds.
+        reason: Why it waits or was lost.
+    """
+
+    index: int
+    phase: Phase
+    pod: str = ""
+    uid: str = ""
+    started: float = 0.0
+    outcome: Outcome | None = None
+    digest: str = ""
+    unread: bool = False
+    reason: str = ""
+
+
+def unix(stamp: str | None) -> float:
+    """Read a Kubernetes timestamp (RFC 3339) as Unix seconds; 0 if there is none."""
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+
+
+def pod_index(pod: Json) -> int:
+    """Give a pod's index in its group, by LWS's label."""
+    return int((pod["metadata"].get("labels") or {}).get(f"{LABEL}/worker-index", "0"))
+
+
+def observe(
+    pods: Sequence[Json], *, hosts: int, attempt: int, gone: Collection[str] = (), lost: Mapping[str, str] | None = None
+) -> tuple[HostState, ...]:
+    """Tell what every host of an attempt is doing.
+
+    Args:
+        pods: All pods of the group that were seen, the deleted ones in their last known state.
+        hosts: Size of the group.
+        attempt: The attempt to look at; pods of others are left out.
+        gone: UIDs of pods that are deleted.
+        lost: UIDs of pods whose node is lost, with the reason.
+    """
+    by_index: dict[int, list[Json]] = {index: [] for index in range(hosts)}
+    for pod in pods:
+        if attempt_of(pod["spec"]) == attempt and pod_index(pod) in by_index:
+            by_index[pod_index(pod)].append(pod)
+    return tuple(_host(index, found, gone, lost or {}) for index, found in by_index.items())
+
+
+def _host(index: int, pods: Sequence[Json], gone: Collection[str], lost: Mapping[str, str]) -> HostState:
+    """Judge one index by the first of its pods in which user code started: another one must never start it again."""
+    states = [
+        _pod(index, pod, pod["metadata"]["uid"] in gone, lost.get(pod["metadata"]["uid"], ""))
+        for pod in sorted(pods, key=lambda p: str(p["metadata"].get("creationTimestamp", "")))
+    ]
+    begun = [state for state in states if state.phase is not Phase.WAITING]
+    if not begun:
+        return states[-1] if states else HostState(index=index, phase=Phase.WAITING, reason="there is no pod yet")
+    first = begun[0]
+    if first.phase is Phase.RUNNING and len(states) > states.index(first) + 1:
+        return _lost(first, f"pod {first.pod} was replaced by another of the same name while it ran")
+    return first
+
+
+def _pod(index: int, pod: Json, gone: bool, node_lost: str) -> HostState:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    container = next((c for c in status.get("containerStatuses") or () if c.get("name") == CONTAINER), {})
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    terminated = last.get("terminated") or state.get("terminated")
+    running = state.get("running")
+    base = HostState(index=index, phase=Phase.WAITING, pod=metadata["name"], uid=metadata["uid"])
+    if terminated:
+        return _ended(base, terminated, int(container.get("restartCount") or 0), holding=bool(running))
+    if status.get("phase") == "Failed":
+        reason = ": ".join(filter(None, (status.get("reason"), status.get("message")))) or "the pod failed"
+        # One that failed before it started anything is made anew by its StatefulSet and costs nothing.
+        return _lost(base, reason) if running or status.get("startTime") else _waiting(base, reason)
+    if running is None:
+        if gone:
+            return _waiting(base, "the pod was deleted before it started")
+        return _waiting(base, _why_waiting(status, state))
+    base = _started(base, unix(running.get("startedAt")))
+    if gone or metadata.get("deletionTimestamp"):
+        return _lost(base, f"pod {base.pod} was deleted while it ran" + _disruption(status))
+    if node_lost:
+        return _lost(base, node_lost)
+    return base
+
+
+def _ended(base: HostState, terminated: Json, restarts: int, *, holding: bool) -> HostState:
+    started = unix(terminated.get("startedAt"))
+    read = parse_message(terminated.get("message") or "")
+    if read is None and restarts > 1 and holding:
+        # lastState keeps the last end only, here that of a holding runner; its log tells the outcome once more.
+        return _with(base, phase=Phase.ENDED, started=started, unread=True)
+    outcome, digest = read or (_by_reason(base.index, terminated), "")
+    if outcome is None:
+        why = f"its container ended with {terminated.get('reason')} (exit code {terminated.get('exitCode')})"
+        return _lost(_started(base, started), why)
+    started = outcome.started or started
+    if outcome.kind in ("lost", "terminated"):
+        why = "the runner was killed" if outcome.kind == "lost" else outcome.detail
+        return _lost(_with(base, started=started, outcome=outcome), why)
+    return _with(base, phase=Phase.ENDED, started=started, outcome=outcome, digest=digest)
+
+
+_KILLED = (137, 143, 255)
+
+
+def _by_reason(index: int, terminated: Json) -> Outcome | None:
+    """Judge a container that left no outcome by Kubernetes' own words; None means it was lost."""
+    code, reason = int(terminated.get("exitCode") or 0), str(terminated.get("reason") or "")
+    ended = unix(terminated.get("finishedAt"))
+    if reason == "OOMKilled":
+        return Outcome(kind="signal", host=index, code=code or 137, signal=9, oom=True, ended=ended)
+    if code in _KILLED or reason in ("ContainerStatusUnknown", "Unknown"):
+        return None
+    said = str(terminated.get("message") or "").strip()
+    detail = f"the runner did not start: {reason or 'Error'}, exit code {code}" + (f": {said[-800:]}" if said else "")
+    return Outcome(kind="setup", host=index, code=code or 1, ended=ended, detail=detail)
+
+
+def _why_waiting(status: Json, state: Json) -> str:
+    waiting = state.get("waiting") or {}
+    if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
+        return ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+    return str(waiting.get("reason") or "the pod is pending")
+
+
+def _disruption(status: Json) -> str:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return f" ({condition.get('reason')}: {condition.get('message')})"
+    return ""
+
+
+def _with(state: HostState, **changes: Any) -> HostState:
+    from dataclasses import replace
+
+    return replace(state, **changes)
+
+
+def _started(state: HostState, at: float) -> HostState:
+    return _with(state, phase=Phase.RUNNING, started=at)
+
+
+def _lost(state: HostState, reason: str) -> HostState:
+    return _with(state, phase=Phase.LOST, reason=reason)
+
+
+def _waiting(state: HostState, reason: str) -> HostState:
+    return _with(state, reason=reason)

@@ -1,0 +1,234 @@
+"""What one attempt's hosts amount to: the decision table of a group. Pure.
+
+| seen | verdict |
+|---|---|
+| every host ended well | SUCCESS |
+| a host failed by its own doing | FAILURE of the first by its outcome's time, once all have ended or SETTLE has passed |
+| the same, and the failure is one of ``retry_on`` | RESTART |
+| a host was lost, and no host failed by its own doing | RESTART |
+| hosts failed only as they do when a peer goes away | wait PEER_GRACE for the peer's own story, then FAILURE |
+| some ended well, others still run | wait ``finish_grace``, then FAILURE naming those that still run |
+| a host returned and waited in vain for others | FAILURE naming the others |
+| else | WAIT |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kr_kfp.spec.observe import HostState, Phase
+from kr_kfp.wire import Outcome
+
+__all__ = ["PEER_GRACE", "SETTLE", "Decision", "Verdict", "decide", "describe_outcome", "follows_a_peer", "headline"]
+
+SETTLE = 2.5
+"""Seconds to wait for outcomes of other hosts that may have failed earlier: a pod's status lags up to 1 s behind."""
+
+PEER_GRACE = 20.0
+"""Seconds to wait for the cause when hosts only tell that a peer went away: an eviction shows late."""
+
+
+class Decision(Enum):
+    """What the launcher does next."""
+
+    WAIT = "wait"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The decision and its reason.
+
+    Args:
+        decision: What to do.
+        host: The host that decides it; None if it is no single one.
+        reason: One sentence for people; empty while waiting.
+        check_at: When to decide again although nothing happened, in Unix seconds; None if never.
+        user_fault: For RESTART: whether user code failed (``retry_on``) rather than the infrastructure.
+    """
+
+    decision: Decision
+    host: HostState | None = None
+    reason: str = ""
+    check_at: float | None = None
+    user_fault: bool = False
+
+
+# What JAX, gloo, NCCL and libtpu say on the hosts that remain when one goes away.
+_PEER_WORDS = re.compile(
+    r"gloo|nccl|coordination.?service|coordination_service|heartbeat|barrier|connection (reset|closed|refused|aborted)"
+    r"|connect(ion)? failed|socket closed|broken pipe|remote (peer|process)|peer|unavailable:|deadline_exceeded"
+    r"|aborted:|cancelled:|slice health|preempt|leader task|task .* (died|restarted|disconnected)",
+    re.IGNORECASE,
+)
+_PEER_TYPES = frozenset(
+    {
+        "BrokenPipeError",
+        "ConnectionAbortedError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "DistBackendError",
+        "DistNetworkError",
+        "JaxRuntimeError",
+        "RuntimeError",
+        "ValueError",
+        "XlaRuntimeError",
+    }
+)
+
+
+def follows_a_peer(outcome: Outcome) -> bool:
+    """Tell whether a failure looks like the consequence of another host's end rather than its cause.
+
+    JAX aborts (SIGABRT) the remaining processes when its coordination service loses one; collectives raise errors
+    that name the transport.
+    """
+    if outcome.oom:
+        return False
+    if outcome.kind == "signal" and outcome.signal == 6:
+        return True
+    if outcome.kind in ("signal", "exit") and "left the group" in outcome.detail:
+        return True
+    if outcome.kind == "setup":
+        return "jax.distributed.initialize(" in outcome.detail
+    error = outcome.error
+    return error is not None and error.type in _PEER_TYPES and _PEER_WORDS.search(error.message) is not None
+
+
+def is_retried(outcome: Outcome, retry_on: Sequence[str]) -> bool:
+    """Tell whether ``retry_on`` names this failure: ``oom``, its exit code, or its exception's class."""
+    names = {str(outcome.code)}
+    if outcome.oom or (outcome.error and outcome.error.type == "MemoryError"):
+        names.add("oom")
+    if outcome.error:
+        names.add(outcome.error.type)
+    return not names.isdisjoint(retry_on)
+
+
+def decide(
+    states: Sequence[HostState],
+    *,
+    now: float,
+    finish_grace: float,
+    retry_on: Sequence[str] = (),
+    first_ok_seen: float | None = None,
+    first_bad_seen: float | None = None,
+) -> Verdict:
+    """Decide about one attempt.
+
+    Args:
+        states: Every host of the attempt.
+        now: Unix seconds.
+        finish_grace: Seconds that others may run after the first ended well.
+        retry_on: User failures worth a restart.
+        first_ok_seen: When the launcher first saw a host that ended well, by its own clock.
+        first_bad_seen: When it first saw one that failed or was lost.
+    """
+    bad = [s for s in states if s.outcome and s.phase is Phase.ENDED and not s.outcome.ok]
+    late = [s for s in bad if s.outcome and s.outcome.kind == "late"]
+    primary = [s for s in bad if s not in late and s.outcome and not follows_a_peer(s.outcome)]
+    lost = [s for s in states if s.phase is Phase.LOST]
+    seen = now if first_bad_seen is None else first_bad_seen
+    settled = all(s.phase is not Phase.RUNNING for s in states) or now >= seen + SETTLE
+    if bad or lost:
+        if not settled:
+            return Verdict(decision=Decision.WAIT, check_at=seen + SETTLE)
+        if primary:
+            return _failure(min(primary, key=_ended), retry_on)
+        if lost:
+            return Verdict(decision=Decision.RESTART, host=lost[0], reason=_lost_sentence(lost))
+        if late:
+            return _unfinished(states, late, finish_grace)
+        if any(s.phase is Phase.RUNNING for s in states) and now < seen + PEER_GRACE:
+            return Verdict(decision=Decision.WAIT, check_at=seen + PEER_GRACE)
+        return _failure(min(bad, key=_ended), retry_on)
+    ended = [s for s in states if s.phase is Phase.ENDED]
+    if len(ended) == len(states):
+        return Verdict(decision=Decision.SUCCESS, host=states[0])
+    if ended:
+        limit = (now if first_ok_seen is None else first_ok_seen) + finish_grace
+        if now >= limit:
+            return _unfinished(states, ended, finish_grace)
+        return Verdict(decision=Decision.WAIT, check_at=limit)
+    return Verdict(decision=Decision.WAIT)
+
+
+def _ended(state: HostState) -> float:
+    return state.outcome.ended if state.outcome else 0.0
+
+
+def _failure(state: HostState, retry_on: Sequence[str]) -> Verdict:
+    assert state.outcome is not None  # noqa: S101 - by construction: only hosts with an outcome fail
+    sentence = f"host {state.index} failed: {headline(state.outcome)}"
+    if is_retried(state.outcome, retry_on):
+        return Verdict(decision=Decision.RESTART, host=state, reason=sentence, user_fault=True)
+    return Verdict(decision=Decision.FAILURE, host=state, reason=sentence)
+
+
+def _lost_sentence(lost: Sequence[HostState]) -> str:
+    return "; ".join(f"host {s.index} was lost: {s.reason}" for s in lost)
+
+
+def _unfinished(states: Sequence[HostState], done: Sequence[HostState], finish_grace: float) -> Verdict:
+    """Name the hosts that had not finished when the others' patience ended."""
+    finished = {s.index for s in states if s.outcome and s.outcome.kind in ("ok", "late")}
+    rest = [s for s in states if s.index not in finished] or list(done)
+    verb = "was" if len(rest) == 1 else "were"
+    reason = (
+        f"{_hosts(rest)} {verb} still running {finish_grace:g} s after {_hosts(done)} had ended well "
+        "(finish_grace). Raise finish_grace if that is meant"
+    )
+    return Verdict(decision=Decision.FAILURE, host=rest[0], reason=reason)
+
+
+def _hosts(states: Sequence[HostState]) -> str:
+    numbers = [str(s.index) for s in states]
+    if len(numbers) == 1:
+        return f"host {numbers[0]}"
+    return f"hosts {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def headline(outcome: Outcome) -> str:
+    """Say in one line how user code ended."""
+    if outcome.error and outcome.kind == "signal":
+        return f"{outcome.detail} ({outcome.error.message})"
+    if outcome.error:
+        message = outcome.error.message.strip()
+        first = message.splitlines()[0] if message else ""
+        return f"{outcome.detail}{outcome.error.type}" + (f": {first}" if first else "")
+    if outcome.oom:
+        return "out of memory: the kernel killed the process (OOMKilled, exit code 137)"
+    return outcome.detail or f"exit code {outcome.code}"
+
+
+def describe_outcome(outcome: Outcome, who: str) -> str:
+    """Tell a failure in a few lines: traceback first, then who, what, where, and what to do."""
+    lines = []
+    error = outcome.error
+    if error and error.traceback:
+        lines += [f"{who}: traceback of the failing function", *(f"  {line}" for line in error.traceback.splitlines())]
+    lines.append(f"{who}: {headline(outcome)}")
+    if error and error.file:
+        source = f": {error.source}" if error.source else ""
+        lines.append(f"{who}:   at {error.file}:{error.line} in {error.function}(){source}")
+    advice = _advice(outcome)
+    if advice:
+        lines.append(f"{who}:   {advice}")
+    return "\n".join(lines)
+
+
+def _advice(outcome: Outcome) -> str:
+    if outcome.oom:
+        return "Give the hosts more memory (set_memory_limit), use a smaller batch, or retry_on={'oom'}."
+    if outcome.kind == "signal" and outcome.signal == 9:
+        return "SIGKILL comes from outside the program: mostly the kernel, for memory. Look at the host's memory."
+    if outcome.kind == "signal" and outcome.signal in (4, 7, 8, 11):
+        return "Native code crashed; the Python stack that faulthandler printed is in this host's log."
+    if outcome.kind == "exit":
+        return "Let the function return, or raise an exception; KFP's outputs are written when it returns."
+    return ""

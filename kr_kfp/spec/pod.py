@@ -1,0 +1,204 @@
+"""The training pod: container, environment, volumes and placement, shared by leader and workers.
+
+Later sources win: the component's declaration, then what was set on the task (KFP's TaskConfig), then what kr_kfp must
+set itself. A user value under a name of ours never gets this far: :func:`reserved` is checked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kr_kfp.spec.accelerators import selectors
+from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
+
+__all__ = ["CONTAINER", "LIBRARY", "WORK", "env_entry", "reserved", "training_pod"]
+
+Json = dict[str, Any]
+
+CONTAINER = "main"
+"""Name of the user's container; statuses are read by this name, never by position."""
+
+FOLDER = "/kr-kfp"
+"""Mount of the shared emptyDir."""
+
+LIBRARY = f"{FOLDER}/lib"
+"""Where the init container puts kr_kfp."""
+
+WORK = f"{FOLDER}/work"
+"""KR_KFP_WORK: marker, outputs and what else the runner keeps."""
+
+_VOLUME = "kr-kfp"
+
+_START = (
+    f"import sys; sys.path.insert(0, {LIBRARY!r}); "
+    "from kr_kfp.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+)
+
+_INJECTED = frozenset(
+    {
+        "LWS_LEADER_ADDRESS",
+        "LWS_GROUP_SIZE",
+        "LWS_WORKER_INDEX",
+        # LWS injects none of its TPU variables if one of the first two is set (lws pkg/utils/accelerators/tpu.go).
+        "TPU_WORKER_ID",
+        "TPU_WORKER_HOSTNAMES",
+        "TPU_NAME",
+        "TPU_PROCESS_ADDRESSES",
+    }
+)
+_OURS = frozenset(
+    {
+        "CLUSTER_SPEC",
+        "JAX_COORDINATOR_ADDRESS",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "MEGASCALE_COORDINATOR_ADDRESS",
+        "MEGASCALE_NUM_SLICES",
+        "MEGASCALE_SLICE_ID",
+        "NNODES",
+        "NODE_RANK",
+        "RANK",
+        "WORLD_SIZE",
+    }
+)
+
+
+def reserved(name: str) -> str:
+    """Say who sets this environment variable on hosts of a group; empty if the user may."""
+    if name in _INJECTED:
+        return "LeaderWorkerSet sets it on every host"
+    if name in _OURS or name.startswith(("KR_KFP_", "KERAS_DISTRIBUTION_")):
+        return "kr_kfp sets it on every host"
+    return ""
+
+
+def env_entry(variable: EnvVar) -> Json:
+    """Give one entry of ``container.env``."""
+    name, value = variable
+    if isinstance(value, Secret):
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": value.name, "key": value.key}}}
+    if isinstance(value, ConfigKey):
+        return {"name": name, "valueFrom": {"configMapKeyRef": {"name": value.name, "key": value.key}}}
+    # Kubernetes expands $(NAME) and $$ in values; the author's text shall arrive as it was written.
+    return {"name": name, "value": value.replace("$", "$$")}
+
+
+def training_pod(step: StepSpec, launch: Launch) -> Json:
+    """Build the pod template (``metadata`` and ``spec``) of every host of a group."""
+    labels = {**dict(step.labels), **_identity_labels(step, launch), "sidecar.istio.io/inject": "false"}
+    annotations = {**dict(step.annotations), "sidecar.istio.io/inject": "false"}
+    config = launch.task_config
+    spec: Json = {
+        **launch.inherited,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 30,
+        "containers": [_container(step, launch)],
+        "volumes": [{"name": _VOLUME, "emptyDir": {}}, *(config.get("volumes") or [])],
+    }
+    node_selector = {**(config.get("nodeSelector") or {}), **_placement(step)}
+    tolerations = [*(config.get("tolerations") or []), *_tolerations(step)]
+    if node_selector:
+        spec["nodeSelector"] = node_selector
+    if tolerations:
+        spec["tolerations"] = tolerations
+    if config.get("affinity"):
+        spec["affinity"] = config["affinity"]
+    if launch.init:
+        spec["initContainers"] = [
+            {
+                "name": _VOLUME,
+                "image": step.launcher_image or step.image,
+                "command": list(launch.init),
+                "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER}],
+            }
+        ]
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _identity_labels(step: StepSpec, launch: Launch) -> dict[str, str]:
+    from kr_kfp.names import MANAGED_BY_LABEL, RUN_LABEL, TASK_LABEL, label_value
+
+    return {
+        MANAGED_BY_LABEL: "kr-kfp",
+        RUN_LABEL: label_value(launch.run),
+        TASK_LABEL: label_value(launch.task or step.name),
+    }
+
+
+def _container(step: StepSpec, launch: Launch) -> Json:
+    config = launch.task_config
+    container: Json = {
+        "name": CONTAINER,
+        "image": step.image,
+        # Not by PYTHONPATH, which would hide the image's own.
+        "command": ["python3", "-c", _START, "host"],
+        "args": list(launch.payload),
+        "env": _environment(step, launch),
+        "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER}, *(config.get("volumeMounts") or [])],
+    }
+    resources = _resources(step, config.get("resources") or {})
+    if resources:
+        container["resources"] = resources
+    return container
+
+
+def _environment(step: StepSpec, launch: Launch) -> list[Json]:
+    """Order matters: ``$(LWS_...)`` expands since the LWS webhook puts its variables first (lws pod_utils.go)."""
+    ours: list[tuple[str, str]] = [
+        ("KR_KFP_RUN", launch.run),
+        ("KR_KFP_TASK", launch.task),
+        ("KR_KFP_FUNCTION", step.name),
+        ("KR_KFP_ATTEMPT", str(launch.attempt)),
+        ("KR_KFP_HOSTS", str(step.hosts)),
+        ("KR_KFP_DEVICES", str(step.devices_per_host)),
+        ("KR_KFP_CHECKPOINT_DIR", launch.checkpoint_dir),
+        ("KR_KFP_WORK", WORK),
+        ("KR_KFP_LIBRARY", LIBRARY),
+        ("JAX_COORDINATOR_ADDRESS", f"$(LWS_LEADER_ADDRESS):{launch.ports.jax}"),
+        ("MASTER_ADDR", "$(LWS_LEADER_ADDRESS)"),
+        ("MASTER_PORT", str(launch.ports.torch)),
+    ]
+    if step.slices > 1:
+        ours += [
+            ("MEGASCALE_NUM_SLICES", str(step.slices)),
+            ("MEGASCALE_COORDINATOR_ADDRESS", f"$(LWS_LEADER_ADDRESS):{launch.ports.megascale}"),
+        ]
+    entries = [env_entry(variable) for variable in step.env]
+    entries += launch.task_config.get("env") or []
+    result = list({entry["name"]: entry for entry in entries}.values())
+    result += [{"name": name, "value": value} for name, value in ours]
+    if step.slices > 1:
+        label = "metadata.labels['leaderworkerset.sigs.k8s.io/subgroup-index']"
+        result.append({"name": "MEGASCALE_SLICE_ID", "valueFrom": {"fieldRef": {"fieldPath": label}}})
+    return result
+
+
+def _resources(step: StepSpec, given: Mapping[str, Any]) -> Json:
+    resources: Json = {kind: dict(values) for kind, values in given.items() if values}
+    if step.shape:
+        for kind in ("limits", "requests"):
+            resources.setdefault(kind, {})[step.shape.resource] = str(step.shape.chips_per_host)
+    return resources
+
+
+def _placement(step: StepSpec) -> dict[str, str]:
+    chosen = dict(selectors(step.shape)) if step.shape else {}
+    if step.spot:
+        chosen["cloud.google.com/gke-spot"] = "true"
+    return chosen
+
+
+def _tolerations(step: StepSpec) -> list[Json]:
+    tolerations = []
+    if step.shape:
+        # GKE adds this itself to pods that request the resource; other clusters taint their nodes alike.
+        tolerations.append({"key": step.shape.resource, "operator": "Exists", "effect": "NoSchedule"})
+    if step.spot:
+        tolerations.append(
+            {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+        )
+    return tolerations

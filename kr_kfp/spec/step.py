@@ -1,0 +1,191 @@
+"""The step as a value: what the decorator decided, and all that the launcher needs to know.
+
+A :class:`StepSpec` is made once, at decoration, from arguments that were checked; it is frozen, compares by value and
+travels inside the component's command as JSON (:mod:`kr_kfp.wire`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = [
+    "Backend",
+    "ConfigKey",
+    "EnvVar",
+    "Framework",
+    "Gpu",
+    "Secret",
+    "Shape",
+    "StepSpec",
+    "Tpu",
+]
+
+Backend = Literal["pod", "lws", "pathways"]
+Framework = Literal["auto", "jax", "torch", "none"]
+Logs = Literal["leader", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """An environment value read from a Kubernetes Secret; becomes ``valueFrom.secretKeyRef``.
+
+    Args:
+        name: The Secret's name, in the namespace of the run.
+        key: The key in its data.
+    """
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """An environment value read from a ConfigMap; becomes ``valueFrom.configMapKeyRef``.
+
+    Args:
+        name: The ConfigMap's name, in the namespace of the run.
+        key: The key in its data.
+    """
+
+    name: str
+    key: str
+
+
+EnvVar = tuple[str, "str | Secret | ConfigKey"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tpu:
+    """A TPU slice without any doubt about naming.
+
+    Args:
+        family: ``v3``, ``v4``, ``v5e``, ``v5p``, ``v6e`` or ``tpu7x``.
+        topology: Chips per dimension, such as ``4x4`` or ``2x2x4`` (``cloud.google.com/gke-tpu-topology``).
+        machine: The machine type where one topology exists on two machines (v5e and v6e ``2x4``).
+    """
+
+    family: str
+    topology: str
+    machine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """GPUs of one kind.
+
+    Args:
+        kind: The GPU's name, such as ``h100`` (``cloud.google.com/gke-accelerator`` follows from it).
+        per_host: GPUs on each host (``nvidia.com/gpu``).
+    """
+
+    kind: str
+    per_host: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One accelerator shape: a row of the registry, resolved.
+
+    Args:
+        name: How people write it, such as ``v5litepod-16`` or ``h100x8``.
+        kind: ``tpu`` or ``gpu``.
+        family: ``v5e``, ``h100``, ...
+        topology: Chips per dimension for TPU; empty for GPU.
+        chips: Chips of the whole slice (TPU), or GPUs of one host (GPU).
+        hosts: Hosts of one slice (TPU); 1 for GPU, where ``hosts=`` says how many.
+        chips_per_host: What each host requests of ``resource``.
+        devices_per_host: Devices that JAX counts on each host; tpu7x has two per chip.
+        resource: ``google.com/tpu`` or ``nvidia.com/gpu``.
+        label: Value of ``cloud.google.com/gke-tpu-accelerator`` or ``cloud.google.com/gke-accelerator``.
+        machine: GKE machine type (``node.kubernetes.io/instance-type``).
+        select_machine: Whether the selector must name the machine since label and topology leave doubt.
+        pathways_type: Instance type prefix for Pathways; empty where there is none.
+        vertex_machine: Vertex AI machine type and accelerator, as in the data; empty where there is none.
+    """
+
+    name: str
+    kind: Literal["tpu", "gpu"]
+    family: str
+    topology: str
+    chips: int
+    hosts: int
+    chips_per_host: int
+    devices_per_host: int
+    resource: str
+    label: str
+    machine: str
+    select_machine: bool = False
+    pathways_type: str = ""
+    vertex_machine: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpec:
+    """Everything kr_kfp knows about one step. All durations are in seconds.
+
+    Args:
+        name: The component function's name.
+        backend: The backend after ``auto`` was resolved.
+        reason: Why this backend, in words; goes to the log.
+        shape: The accelerator, None for CPU.
+        hosts: Hosts of the whole group (slices times hosts per slice).
+        slices: TPU slices joined over the data-centre network.
+        framework: What the executor initialises before user code.
+        processes_per_host: User processes on each host.
+        env: Environment of the training containers, in order.
+        timeout: Running time summed over attempts; None is without limit.
+        capacity_timeout: Until all hosts run; None is without limit.
+        finish_grace: How long other hosts may still run after the first ended well.
+        terminate_grace: How long the launcher waits for the group to be gone after a terminate.
+        max_restarts: Restarts of the whole group after infrastructure loss.
+        retry_on: User failures worth a restart: ``oom``, exit codes as decimal text, exception class names.
+        spot: Whether the hosts run on spot capacity.
+        logs: Whose log the launcher prints.
+        cluster: ``kubeconfig[:context]``, ``gke:project/location/name`` or ``local``; None decides by surroundings.
+        image: Image of the training containers.
+        launcher_image: Image of the launcher and of the init container; None is ``image``.
+        checkpoint_root: URI for checkpoints of a step that has no artifact output.
+        requirement: What pip installs where kr_kfp is absent; None installs nothing.
+        index_urls: pip's index URLs for it, the first as ``--index-url``.
+        trusted_hosts: pip's trusted hosts for it; None trusts the index URLs.
+        labels: Labels of the group and its pods.
+        annotations: Annotations of the group's pods.
+    """
+
+    name: str
+    backend: Backend = "pod"
+    reason: str = ""
+    shape: Shape | None = None
+    hosts: int = 1
+    slices: int = 1
+    framework: Framework = "auto"
+    processes_per_host: int = 1
+    env: tuple[EnvVar, ...] = ()
+    timeout: float | None = None
+    capacity_timeout: float | None = 3600.0
+    finish_grace: float = 300.0
+    terminate_grace: float = 60.0
+    max_restarts: int = 3
+    retry_on: tuple[str, ...] = ()
+    spot: bool = False
+    logs: Logs = "leader"
+    cluster: str | None = None
+    image: str = ""
+    launcher_image: str | None = None
+    checkpoint_root: str | None = None
+    requirement: str | None = None
+    index_urls: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] | None = None
+    labels: tuple[tuple[str, str], ...] = field(default=())
+    annotations: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def devices_per_host(self) -> int:
+        """Accelerator devices that each host sees; 0 on CPU."""
+        return self.shape.devices_per_host if self.shape else 0
+
+    @property
+    def hosts_per_slice(self) -> int:
+        """Hosts of one slice."""
+        return self.hosts // self.slices
