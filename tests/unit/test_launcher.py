@@ -1,0 +1,333 @@
+"""The launcher against a cluster in memory: what it asks for, in which order, and what it says."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kr_kfp.cluster.api import Event
+from kr_kfp.errors import ConflictError
+from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
+from kr_kfp.runtime.group import HeldError, StoppedError
+from kr_kfp.runtime.launcher import IMAGE_GRACE, Launcher, Report
+from kr_kfp.runtime.logs import LogPump
+from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.outcome import PEER_GRACE, SETTLE
+from kr_kfp.spec.step import StepSpec
+from kr_kfp.testing import FakeClock, FakeCluster
+from kr_kfp.wire import ErrorInfo, Outcome
+
+STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=60.0)
+LAUNCH = Launch(name="train-x", run="r1", task="train", identity="r1/train", holder="fake-launcher", payload=("p",))
+
+
+class Rig:
+    """A launcher on a fake cluster, with everything it said."""
+
+    def __init__(self, step: StepSpec = STEP, launch: Launch = LAUNCH, *, start: bool = True) -> None:
+        self.clock = FakeClock()
+        self.cluster = FakeCluster(self.clock, start=start)
+        self.said: list[str] = []
+        self.step, self.launch = step, launch
+        self.launcher = self.make()
+
+    def make(self) -> Launcher:
+        logs = LogPump(self.step.name, "none", self.said.append)
+        return Launcher(
+            self.cluster, self.clock, step=self.step, launch=self.launch, say=self.said.append, logs=logs
+        )
+
+    def ok(self, host: int, **fields: object) -> Callable[[], None]:
+        outcome = Outcome(kind="ok", host=host, started=self.clock.now(), ended=self.clock.now())
+        return lambda: self.cluster.end_host(replace(outcome, **fields))  # type: ignore[arg-type]
+
+    def bad(self, host: int, ended: float, kind: str = "ValueError", message: str = "boom") -> Callable[[], None]:
+        error = ErrorInfo(type=kind, message=message, file="train.py", line=14, function="train", source="raise x")
+        outcome = Outcome(kind="exception", host=host, code=1, ended=ended, error=error)
+        return lambda: self.cluster.end_host(outcome)
+
+    def all_ok(self, seconds: float = 5.0) -> None:
+        outputs = {"executorOutput": {"parameterValues": {"Output": 0.5}}, "parameters": {}}
+        self.clock.after(seconds, self.ok(0, outputs=outputs))
+        self.clock.after(seconds, self.ok(1))
+
+    def verbs(self) -> list[str]:
+        return [verb for verb, _ in self.cluster.calls if verb not in ("get", "watch", "list")]
+
+
+def run(rig: Rig) -> Report:
+    report = rig.launcher.run()
+    rig.launcher.clean_up()
+    return report
+
+
+def test_success_gives_the_leaders_outputs_and_deletes() -> None:
+    """All hosts end well: the leader's outputs come back and nothing is left."""
+    rig = Rig()
+    rig.all_ok()
+    report = run(rig)
+    assert report.ok
+    assert report.outputs == {"executorOutput": {"parameterValues": {"Output": 0.5}}, "parameters": {}}
+    assert rig.verbs() == ["create", "delete"]
+    assert rig.cluster.groups == {}
+    assert rig.cluster.pods == {}
+    assert "all 2 hosts ended well after 0.0 s (attempt 0)" in rig.said
+
+
+def test_large_outcome_is_read_from_the_holding_container() -> None:
+    """Outputs over 4 KiB come from the log of the held container."""
+    rig = Rig()
+    outputs = {"executorOutput": {"parameterValues": {"Output": "ä" * 50_000}}, "parameters": {}}
+    rig.clock.after(1, rig.ok(0, outputs=outputs))
+    rig.clock.after(1, rig.ok(1))
+    assert run(rig).outputs == outputs
+
+
+def test_failure_names_the_first_host() -> None:
+    """The first host by its outcome's time is named with exception and place; the others follow below."""
+    rig = Rig()
+    rig.clock.after(5, rig.bad(1, ended=200.0))
+    rig.clock.after(6, rig.bad(0, ended=100.0, message="first"))
+    report = run(rig)
+    assert not report.ok
+    assert report.lines[-3:] == (
+        "train failed in attempt 0: host 0 failed: ValueError: first",
+        "  at train.py:14 in train(): raise x",
+        "  other hosts: host 1 after it: ValueError: boom",
+    )
+    assert rig.verbs() == ["create", "delete"]
+
+
+def test_failure_is_quick_while_others_hang() -> None:
+    """Hosts in a collective are not waited for: the verdict falls SETTLE after the failure."""
+    rig = Rig()
+    begun = rig.clock.now()
+    rig.clock.after(5, rig.bad(1, ended=begun + 5))
+    report = rig.launcher.run()
+    assert rig.clock.now() - begun == 5 + SETTLE
+    assert report.lines[-1] == "  other hosts: host 0 was running and is stopped"
+
+
+def test_lost_host_restarts_the_group_under_the_next_number() -> None:
+    """A lost pod: all pods away, then the next attempt's number in every pod's env, results of that attempt."""
+    rig = Rig()
+    rig.clock.after(5, lambda: rig.cluster.lose_host(1))
+    rig.all_ok(30)
+    report = run(rig)
+    assert report.ok
+    assert report.attempt == 1
+    assert rig.verbs() == ["create", "patch", "patch", "delete"]
+    group_said = [line for line in rig.said if "restarting" in line]
+    assert group_said == [
+        "host 1 was lost: pod train-x-0-1 was deleted while it ran; restarting the group as attempt 1 "
+        "(2 restarts left after it)"
+    ]
+
+
+def test_restart_budget() -> None:
+    """After max_restarts the loss fails the step, and says so."""
+    rig = Rig(replace(STEP, max_restarts=1))
+    rig.clock.after(5, lambda: rig.cluster.lose_host(0))
+    rig.clock.after(20, lambda: rig.cluster.lose_host(0))
+    report = run(rig)
+    assert not report.ok
+    assert report.attempt == 1
+    assert report.lines[-2].endswith("was deleted while it ran (restarts left: 0 of max_restarts=1)")
+
+
+def test_killed_runner_is_infrastructure_loss_and_oom_is_not() -> None:
+    """A container killed without an outcome is judged by Kubernetes' reason."""
+    rig = Rig()
+    rig.clock.after(5, lambda: rig.cluster.kill_host(0))
+    rig.all_ok(30)
+    assert run(rig).attempt == 1
+    rig = Rig()
+    rig.clock.after(5, lambda: rig.cluster.kill_host(0, reason="OOMKilled"))
+    report = run(rig)
+    assert report.lines[-2] == (
+        "train failed in attempt 0: host 0 failed: out of memory: the kernel killed the process "
+        "(OOMKilled, exit code 137)"
+    )
+
+
+def test_peer_errors_wait_for_the_eviction() -> None:
+    """Hosts that abort since a peer went away do not fail the step when the peer's pod was evicted."""
+    rig = Rig()
+    aborted = Outcome(kind="signal", host=0, signal=6, code=134, ended=rig.clock.now())
+    rig.clock.after(5, lambda: rig.cluster.end_host(aborted))
+    rig.clock.after(15, lambda: rig.cluster.lose_host(1))
+    rig.all_ok(60)
+    assert run(rig).attempt == 1
+
+
+def test_peer_errors_alone_fail_after_their_grace() -> None:
+    """Without any cause the first host that told of a lost peer is named."""
+    rig = Rig()
+    begun = rig.clock.now()
+    aborted = Outcome(kind="signal", host=0, signal=6, code=134, ended=begun, detail="SIGABRT")
+    rig.clock.after(5, lambda: rig.cluster.end_host(aborted))
+    assert not rig.launcher.run().ok
+    assert rig.clock.now() - begun == 5 + PEER_GRACE
+
+
+@pytest.mark.parametrize(("grace", "ok"), [(60.0, True), (5.0, False)])
+def test_finish_grace(grace: float, ok: bool) -> None:
+    """A leader that ends 30 s after the workers is fine with 60 s and a failure naming it with 5 s."""
+    rig = Rig(replace(STEP, finish_grace=grace))
+    rig.clock.after(5, rig.ok(1))
+    rig.clock.after(35, rig.ok(0))
+    report = run(rig)
+    assert report.ok is ok
+    if not ok:
+        assert report.lines[-2].startswith(
+            "train failed in attempt 0: host 0 was still running 5 s after host 1 had ended well (finish_grace)"
+        )
+
+
+def test_timeout_counts_running_time_over_attempts() -> None:
+    """timeout sums the attempts' running time; waiting is not counted."""
+    rig = Rig(replace(STEP, timeout=100.0))
+    begun = rig.clock.now()
+    rig.clock.after(70, lambda: rig.cluster.lose_host(1))
+    report = rig.launcher.run()
+    assert report.lines[-2] == "train failed in attempt 1: the function ran longer than timeout=100 s, over all attempts"
+    # 70 s and the settling time before the restart, one second without pods, and the rest.
+    assert rig.clock.now() - begun == pytest.approx(101.0, abs=0.01)
+
+
+def test_capacity_timeout_names_the_waiting_host() -> None:
+    """Hosts that never run fail the step at capacity_timeout with the scheduler's words."""
+    rig = Rig(replace(STEP, capacity_timeout=300.0), start=False)
+    rig.clock.after(1, lambda: rig.cluster.start_host(0))
+    begun = rig.clock.now()
+    report = rig.launcher.run()
+    assert rig.clock.now() - begun == 300.0
+    assert report.lines[0] == (
+        "train failed in attempt 0: not all hosts ran within capacity_timeout=300 s: host 1: the pod is pending"
+    )
+    assert sum("1 of 2 hosts wait; host 1: the pod is pending" in line for line in rig.said) == 4
+
+
+def test_wrong_image_fails_after_its_grace() -> None:
+    """A reason that does not heal fails long before the capacity timeout; one that does, does not."""
+    rig = Rig(start=False)
+    rig.clock.after(1, lambda: rig.cluster.start_host(0))
+    rig.clock.after(2, lambda: rig.cluster.wait_host(1, "InvalidImageName", "couldn't parse image"))
+    begun = rig.clock.now()
+    report = rig.launcher.run()
+    assert rig.clock.now() - begun == pytest.approx(2 + IMAGE_GRACE, abs=1.0)
+    assert "python:3.12" in report.lines[0]
+    rig = Rig(start=False)
+    rig.clock.after(1, lambda: rig.cluster.start_host(0))
+    rig.clock.after(2, lambda: rig.cluster.wait_host(1, "ErrImagePull", "timeout"))
+    rig.clock.after(60, lambda: rig.cluster.start_host(1))
+    rig.all_ok(200)
+    assert run(rig).ok
+
+
+def test_adopts_the_running_group() -> None:
+    """A launcher that starts again finds the group, takes it over and starts nothing twice."""
+    rig = Rig()
+    rig.cluster.create_group(build(STEP, replace(LAUNCH, holder="earlier")))
+    rig.cluster.dead_holders.add("earlier")
+    rig.all_ok()
+    assert run(rig).ok
+    assert rig.verbs() == ["create", "patch", "delete"]
+    assert any("adopted the running group train-x" in line for line in rig.said)
+
+
+def test_adopts_the_finished_group() -> None:
+    """A group that finished while nobody looked gives its results."""
+    rig = Rig()
+    rig.cluster.create_group(build(STEP, replace(LAUNCH, holder="earlier")))
+    rig.cluster.dead_holders.add("earlier")
+    rig.ok(0, outputs={"executorOutput": {"x": 1}})()
+    rig.ok(1)()
+    assert run(rig).outputs == {"executorOutput": {"x": 1}}
+
+
+def test_failed_group_is_made_anew() -> None:
+    """A group that had failed before this launcher came is deleted and made again."""
+    rig = Rig()
+    rig.cluster.create_group(build(STEP, replace(LAUNCH, holder="earlier")))
+    rig.cluster.dead_holders.add("earlier")
+    rig.bad(0, ended=1.0)()
+    rig.bad(1, ended=2.0)()
+    rig.all_ok()
+    assert run(rig).ok
+    assert rig.verbs() == ["create", "patch", "delete", "create", "delete"]
+
+
+def test_group_being_deleted_is_waited_out() -> None:
+    """A group that is going away is not adopted."""
+    rig = Rig()
+    group = rig.cluster.create_group(build(STEP, LAUNCH))
+    rig.cluster.delete_group("train-x", uid=group["metadata"]["uid"])
+    rig.all_ok(10)
+    assert run(rig).ok
+    assert rig.verbs() == ["create", "delete", "create", "delete"]
+
+
+def test_living_holder_keeps_its_group() -> None:
+    """A group that a living launcher holds is left alone."""
+    rig = Rig()
+    rig.cluster.create_group(build(STEP, replace(LAUNCH, holder="other")))
+    with pytest.raises(HeldError, match=r"held by another launcher that is at work \(other\)"):
+        rig.launcher.run()
+    assert rig.cluster.groups["train-x"]["metadata"]["annotations"][HOLDER_ANNOTATION] == "other"
+
+
+def test_foreign_group_is_an_error() -> None:
+    """A LeaderWorkerSet of that name which belongs to another task is no adoption."""
+    rig = Rig()
+    manifest = build(STEP, LAUNCH)
+    manifest["metadata"]["annotations"][IDENTITY_ANNOTATION] = "r2/other"
+    rig.cluster.create_group(manifest)
+    with pytest.raises(ConflictError, match="is not of this task"):
+        rig.launcher.run()
+
+
+@pytest.mark.parametrize("after", [0.0, 3.0])
+def test_signal_stops(after: float) -> None:
+    """A signal is seen between two steps; cleaning up deletes the group, and further signals change nothing."""
+    rig = Rig()
+    rig.clock.after(after, lambda: rig.clock.put(Event("signal", signal.SIGTERM)))
+    rig.clock.after(after + 0.5, lambda: rig.clock.put(Event("signal", signal.SIGTERM)))
+    with pytest.raises(StoppedError):
+        rig.launcher.run()
+    rig.launcher.clean_up()
+    assert rig.cluster.groups == {}
+    assert rig.cluster.pods == {}
+
+
+def test_signal_during_a_restart() -> None:
+    """A signal between the two halves of a restart stops, and nothing is left."""
+    rig = Rig()
+    rig.clock.after(5, lambda: rig.cluster.lose_host(1))
+    rig.clock.after(5 + SETTLE + 0.5, lambda: rig.clock.put(Event("signal", signal.SIGUSR1)))
+    with pytest.raises(StoppedError):
+        rig.launcher.run()
+    rig.launcher.clean_up()
+    assert rig.cluster.groups == {}
+    assert rig.cluster.pods == {}
+
+
+def test_group_deleted_by_somebody() -> None:
+    """A group that somebody else deletes is a failure that says so."""
+    rig = Rig()
+    uid = lambda: rig.cluster.groups["train-x"]["metadata"]["uid"]  # noqa: E731
+    rig.clock.after(5, lambda: rig.cluster.delete_group("train-x", uid=uid()))
+    report = run(rig)
+    assert not report.ok
+
+
+def test_group_of_one() -> None:
+    """A group of one host waits for no workers."""
+    rig = Rig(replace(STEP, hosts=1))
+    rig.clock.after(1, rig.ok(0, outputs={}))
+    assert run(rig).ok
+    assert "the host ended well after 0.0 s (attempt 0)" in rig.said
