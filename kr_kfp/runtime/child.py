@@ -1,7 +1,8 @@
 """Start the user's processes of one host and see how they end. Standard library only.
 
 Each process leads a process group of its own and gets the write end of a pipe (``KR_KFP_EVENTS``): the executor tells
-there, one JSON line each, what it alone can know (``exception``, ``returned``, ``done``, ``exit``, ``setup``). Waiting
+there, one JSON line each, what it alone can know (``started``, ``exception``, ``returned``, ``done``, ``exit``,
+``setup``). Waiting
 is by SIGCHLD and that pipe; nothing is polled.
 """
 
@@ -99,6 +100,18 @@ class Process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
+    def terminate(self) -> None:
+        """Send SIGTERM to the Python process of user code, by the pid it told.
+
+        KFP's command is a shell around it, which would die of the signal first and take the rest with it.
+        """
+        told = self.event("started")
+        if told is None:
+            self.signal_group(signal.SIGTERM)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(int(told["pid"]), signal.SIGTERM)
+
     def event(self, name: str) -> dict[str, Any] | None:
         """Give the first event of this name; None if there is none."""
         return next((e for e in self.events if e.get("event") == name), None)
@@ -173,7 +186,7 @@ def run(processes: Sequence[Process]) -> Ended:
         if signals.terminated_at and not forwarded:
             forwarded = True
             for process in processes:
-                process.signal_group(signal.SIGTERM)
+                process.terminate()
         _wait(processes, signals)
         _reap(processes)
         _schedule_kills(processes)

@@ -28,6 +28,7 @@ _LINES = 200
 
 def main() -> None:
     """Prepare the framework, run KFP's executor, leave the group of hosts."""
+    _tell("started", pid=os.getpid())
     sys.excepthook = _on_exception
     _note_crashes()
     from kr_kfp.runtime import frameworks
