@@ -294,11 +294,13 @@ class FakeCluster:
         self.calls.append(("list", name))
         return copy.deepcopy(list(self.pods.values()))
 
-    def delete_pod(self, name: str, *, uid: str, force: bool = False) -> None:
-        """Delete one pod; its StatefulSet makes another one."""
-        del force
+    def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:
+        """Delete one pod; its StatefulSet makes another one, unless all are going already."""
         self.calls.append(("delete-pod", name))
-        self.lose_host(pod_index(self.pods[uid]))
+        pod = self.pods.get(uid)
+        if pod is not None and "deletionTimestamp" not in pod["metadata"]:
+            self.lose_host(pod_index(pod))
+        del grace_seconds
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Tell what exists, then every change."""
@@ -393,6 +395,8 @@ class FakeCluster:
             self.start_host(index)
 
     def _end_pod(self, uid: str) -> None:
+        self.pods[uid]["metadata"]["deletionTimestamp"] = self._stamp()
+
         def gone() -> None:
             pod = self.pods.pop(uid, None)
             if pod is not None:

@@ -100,8 +100,12 @@ class Cluster(Protocol):
     def list_pods(self, name: str) -> list[Manifest]:
         """List the group's pods, the ones being deleted too."""
 
-    def delete_pod(self, name: str, *, uid: str, force: bool = False) -> None:
-        """Delete this very pod; ``force`` without waiting for its node. No error if it is gone."""
+    def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:
+        """Delete this very pod. No error if it is gone.
+
+        ``grace_seconds`` (``gracePeriodSeconds``) is the time between SIGTERM and SIGKILL, the pod's own if None; a
+        pod that is being deleted already is hurried. 0 does not wait for the pod's node at all.
+        """
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Send what exists now, then ``synced``, then every change of the group and its pods, until closed."""

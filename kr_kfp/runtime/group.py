@@ -15,7 +15,10 @@ from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
 from kr_kfp.spec.leaderworkerset import attempt_of, restart_patch, stop_patch
 from kr_kfp.spec.observe import HostState, observe
 
-__all__ = ["Group", "HeldError", "StoppedError"]
+__all__ = ["HURRY", "Group", "HeldError", "StoppedError"]
+
+HURRY = 2.0
+"""Seconds between SIGTERM and SIGKILL for hosts of a group that failed or restarts: their peers are gone."""
 
 
 class StoppedError(Exception):
@@ -165,6 +168,7 @@ class Group:
         """
         attempt = self.attempt + 1
         self._change(lambda _: stop_patch())
+        self._hurry(HURRY)
         while set(self.pods) - self.gone:
             self.next(None)
             if self.manifest is None:
@@ -188,12 +192,24 @@ class Group:
                 continue
             return
 
-    def delete(self) -> None:
-        """Ask for the deletion of the group, if there is one."""
+    def delete(self, *, grace: float | None = None) -> None:
+        """Ask for the deletion of the group, if there is one.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL of its hosts; None is their pods' own.
+        """
         self.stopping = True
         manifest = self.manifest or self.cluster.read_group(self.name)
         if manifest is not None:
             self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
+            if grace is not None:
+                self._hurry(grace)
+
+    def _hurry(self, grace: float) -> None:
+        """Shorten the grace of pods that are going: nothing they could still do would count."""
+        for uid, pod in self.pods.items():
+            if uid not in self.gone:
+                self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""

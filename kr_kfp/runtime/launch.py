@@ -20,7 +20,7 @@ from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_confi
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
-from kr_kfp.runtime.group import HeldError, StoppedError
+from kr_kfp.runtime.group import HURRY, HeldError, StoppedError
 from kr_kfp.runtime.host import write_termination
 from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
@@ -103,7 +103,7 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
         return _end(ExitCode.FAILED, [f"{step.name}: the cluster failed a request: {problem}"])
     for warning in report.warnings:
         say(f"warning: {warning}")
-    launcher.clean_up()
+    launcher.clean_up(grace=None if report.ok else HURRY)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)

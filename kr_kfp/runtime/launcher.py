@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kr_kfp.cluster.api import Clock, Cluster
 from kr_kfp.errors import ClusterError
-from kr_kfp.runtime.group import Group
+from kr_kfp.runtime.group import HURRY, Group
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import diagnose
 from kr_kfp.spec.leaderworkerset import build
@@ -104,11 +104,15 @@ class Launcher:
                 return self._success()
             return self._failure(verdict)
 
-    def clean_up(self) -> None:
-        """Delete the group and wait for its end; a deletion that hangs is told and changes nothing."""
+    def clean_up(self, *, grace: float | None = None) -> None:
+        """Delete the group and wait for its end; a deletion that hangs is told and changes nothing.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL of the hosts; None is their pods' own.
+        """
         begun = self.clock.now()
         try:
-            self.group.delete()
+            self.group.delete(grace=grace)
             gone = self.group.wait_gone(begun + self.step.terminate_grace)
         except ClusterError as problem:
             self.say(f"could not delete LeaderWorkerSet {self.launch.name}: {problem}")
@@ -127,7 +131,7 @@ class Launcher:
         self.group.sync()
         if self.group.adopted and self._verdict().decision is Decision.FAILURE:
             self.say(f"group {self.launch.name} of an earlier launcher had failed; it is made anew")
-            self.clean_up()
+            self.clean_up(grace=HURRY)
             self._forget()
             self.group = Group(self.cluster, self.clock, name=self.launch.name, hosts=self.step.hosts)
             self.group.acquire(manifest)

@@ -37,6 +37,7 @@ def process(payload: Payload, command: Sequence[str], work: str, rank: int, coun
     os.makedirs(folder, exist_ok=True)
     env = {
         **os.environ,
+        "KR_KFP_RUNNER_PID": str(os.getpid()),
         "KR_KFP_FAULTS": os.path.join(folder, "faults"),
         **_process_env(payload.options, index, rank, count)}
     library = env.get("KR_KFP_LIBRARY", "")

@@ -14,23 +14,30 @@ from kr_kfp.errors import WireError
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, Shape, StepSpec
 from kr_kfp.wire import PROTOCOL, Json
 
-__all__ = ["SOURCE", "dump_step", "load_step", "with_source"]
+__all__ = ["LAUNCHER_RESOURCES", "SOURCE", "dump_step", "load_step", "with_executor_input", "with_source"]
 
 SOURCE = "source"
 """Key of the shipped source, beside the step's fields; there only where a kubelet would change it on its way."""
 
+LAUNCHER_RESOURCES = "launcher_resources"
+"""Key of the launcher pod's cpu and memory, which only the author's side needs: they are set on the task."""
+
+_BESIDE = frozenset({"v", SOURCE, LAUNCHER_RESOURCES})
 _PAIRS = ("labels", "annotations")
 _TUPLES = ("retry_on", "index_urls", "trusted_hosts")
 _FIELDS = frozenset(field.name for field in fields(StepSpec))
 _EPHEMERAL_FILE = '"$program_path/ephemeral_component.py"'
 
 
-def dump_step(step: StepSpec, *, source: str | None = None) -> Json:
+def dump_step(
+    step: StepSpec, *, source: str | None = None, launcher_resources: Mapping[str, str] | None = None
+) -> Json:
     """Give a step as JSON-ready values with the protocol version.
 
     Args:
         step: The step.
         source: The source that KFP's command carries, where it has to travel packed too (see :func:`with_source`).
+        launcher_resources: The launcher pod's cpu and memory.
     """
     data: Json = {"v": PROTOCOL}
     for field in fields(StepSpec):
@@ -46,6 +53,8 @@ def dump_step(step: StepSpec, *, source: str | None = None) -> Json:
             data[field.name] = value
     if source is not None:
         data[SOURCE] = source
+    if launcher_resources:
+        data[LAUNCHER_RESOURCES] = dict(launcher_resources)
     return data
 
 
@@ -55,11 +64,11 @@ def load_step(data: Mapping[str, Any]) -> StepSpec:
     Raises:
         WireError: If it is of another protocol version or not a step.
     """
-    version = data.get("v") if isinstance(data, Mapping) else None
+    version = data.get("v")
     if version != PROTOCOL:
         msg = f"step of protocol {version!r}, this is protocol {PROTOCOL}: compile the component again with this kr_kfp"
         raise WireError(msg)
-    values = {key: value for key, value in data.items() if key not in ("v", SOURCE)}
+    values = {key: value for key, value in data.items() if key not in _BESIDE}
     unknown = sorted(set(values) - _FIELDS)
     if unknown:
         msg = f"not a step: unknown fields {', '.join(unknown)}"
@@ -103,6 +112,29 @@ def with_source(command: Sequence[str], data: Mapping[str, Any]) -> tuple[str, .
     return tuple(parts)
 
 
+def with_executor_input(command: Sequence[str], python: str) -> tuple[str, ...]:
+    """Put ``python3`` back into the ExecutorInput of KFP's command.
+
+    kfp.local writes the path of its Python for every ``python3`` in a command (``local/subprocess_task_handler.py``,
+    ``replace_python_executable``), so also into the values of parameters and the paths of outputs.
+
+    Args:
+        command: KFP's own command with its arguments, placeholders resolved.
+        python: What stands for ``python3``: the same word went through the same replacement. ``python3`` changes
+            nothing.
+
+    Returns:
+        The command with the ExecutorInput as it was. Where the path itself holds no ``python3``, a value that named
+        this very path cannot be told from a replaced one and becomes ``python3`` too.
+    """
+    parts = list(command)
+    if python != "python3" and "--executor_input" in parts[:-1]:
+        # The last one counts: an earlier text of that name could only be part of the user's source.
+        at = len(parts) - 1 - parts[-2::-1].index("--executor_input")
+        parts[at] = parts[at].replace(python, "python3")
+    return tuple(parts)
+
+
 def _dump_value(value: str | Secret | ConfigKey) -> Any:
     if isinstance(value, Secret):
         return {"secret": [value.name, value.key]}
@@ -116,4 +148,9 @@ def _load_variable(entry: Sequence[Any]) -> EnvVar:
     if isinstance(value, str):
         return name, value
     [(kind, (owner, key))] = value.items()
-    return name, {"secret": Secret, "config": ConfigKey}[kind](owner, key)
+    if kind == "secret":
+        return name, Secret(owner, key)
+    if kind == "config":
+        return name, ConfigKey(owner, key)
+    msg = f"env {name}: unknown kind {kind!r}"
+    raise ValueError(msg)

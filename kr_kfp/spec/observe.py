@@ -8,7 +8,7 @@ pods of a StatefulSet restart for ever.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -140,6 +140,9 @@ def _ended(base: HostState, terminated: Json, restarts: int, *, holding: bool) -
     if outcome is None:
         why = f"its container ended with {terminated.get('reason')} (exit code {terminated.get('exitCode')})"
         return _lost(_started(base, started), why)
+    if terminated.get("reason") == "OOMKilled" and not outcome.ok:
+        # The runner lived and told of SIGKILL; that it was for memory, Kubernetes alone knows.
+        outcome = replace(outcome, oom=True)
     started = outcome.started or started
     if outcome.kind in ("lost", "terminated"):
         why = "the runner was killed" if outcome.kind == "lost" else outcome.detail
@@ -181,8 +184,6 @@ def _disruption(status: Json) -> str:
 
 
 def _with(state: HostState, **changes: Any) -> HostState:
-    from dataclasses import replace
-
     return replace(state, **changes)
 
 

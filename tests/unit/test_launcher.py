@@ -56,7 +56,7 @@ class Rig:
         self.clock.after(seconds, self.ok(1))
 
     def verbs(self) -> list[str]:
-        return [verb for verb, _ in self.cluster.calls if verb not in ("get", "watch", "list")]
+        return [verb for verb, _ in self.cluster.calls if verb not in ("get", "watch", "list", "delete-pod")]
 
 
 def run(rig: Rig) -> Report:
@@ -121,6 +121,7 @@ def test_lost_host_restarts_the_group_under_the_next_number() -> None:
     assert report.ok
     assert report.attempt == 1
     assert rig.verbs() == ["create", "patch", "patch", "delete"]
+    assert [name for verb, name in rig.cluster.calls if verb == "delete-pod"] == ["train-x-0", "train-x-0-1"]
     group_said = [line for line in rig.said if "restarting" in line]
     assert group_said == [
         "host 1 was lost: pod train-x-0-1 was deleted while it ran; restarting the group as attempt 1 "

@@ -1,0 +1,77 @@
+# `make` shows what there is. Everything runs in .venv, which the first target that needs it sets up.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+BENCHES := bench/compile.py bench/import.py bench/local_overhead.py
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format golden bench lock dist clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.installed ## Set up .venv from requirements.lock, and kr_kfp in it as an editable install
+
+demo: .venv/.installed ## Train on real digits: 4 hosts x 4 devices on this machine
+	@$(BIN)/python -m kr_kfp_pipelines.demo
+
+test: lint ## Run all checks and tests (PYTEST_ARGS="-k name" to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.installed ## Check style, types, layers and documents
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/unit/test_docs.py
+
+format: .venv/.installed ## Put the code into form
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+golden: .venv/.installed ## Write the committed compiled files anew; look at `git diff` afterwards
+	KR_KFP_REGENERATE=1 $(BIN)/python -m pytest -q tests/golden
+
+bench: .venv/.installed ## Measure compile time, import time and the cost of the local cluster
+	@for bench in $(BENCHES); do echo "$$bench"; $(BIN)/python $$bench || exit 1; done
+
+dist: .venv/.installed ## Build the wheel and the source archive into dist/
+	$(BIN)/python -m build --outdir dist .
+
+lock: build/lock/bin/uv ## Renew requirements.lock with the newest releases that pyproject.toml allows
+	build/lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--output-file requirements.lock --quiet
+
+clean: ## Remove what was built and set up here
+	rm -rf .venv .demo build dist local_outputs *.egg-info
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+# A stamp for each half: a change of pyproject.toml alone does not install the requirements again.
+.venv/.installed: pyproject.toml .venv/.locked
+	@echo "Installing kr_kfp into .venv"
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.locked: requirements.lock .venv/bin/python
+	@# A set-up that was cut short may have left a .venv without pip.
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf .venv && $(PYTHON) -m venv .venv; }
+	@echo "Installing requirements.lock into .venv (some minutes the first time, 1.2 GB)"
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	@touch $@
+
+.venv/bin/python:
+	@PYTHON="$(PYTHON)" sh .ci/python
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv
+
+build/lock/bin/uv:
+	@PYTHON="$(PYTHON)" sh .ci/python
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet 'uv>=0.9,<1'

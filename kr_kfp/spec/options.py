@@ -1,0 +1,157 @@
+"""The arguments of ``kr_kfp.component`` beside those of ``dsl.component``: one table of defaults, meaning and reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from kr_kfp.spec.step import Backend, ConfigKey, Framework, Gpu, Logs, Secret, Tpu
+
+__all__ = ["DEFAULTS", "MAX_RESTARTS", "MAX_RESTARTS_SPOT", "OPTIONS", "DslOptions", "Option", "Options"]
+
+MAX_RESTARTS = 3
+MAX_RESTARTS_SPOT = 10
+"""Spot hosts are taken away as a matter of course, others are not."""
+
+_SET_RETRY = "leave it out, and call set_retry(...) on the task"
+_NO_LAUNCHER = "leave it out: a pod step has no launcher"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One argument of the decorator.
+
+    Args:
+        default: What holds when it is not given; None where it depends on other arguments or is without limit.
+        meaning: One sentence for people; goes into ``help()`` and the documentation.
+        not_for_pod: The fix to offer where the backend is ``pod`` and the argument means nothing; empty if it means
+            something there.
+        none: Whether None may be given, as "not given" or "without limit".
+    """
+
+    default: Any = None
+    meaning: str = ""
+    not_for_pod: str = ""
+    none: bool = False
+
+
+OPTIONS: Mapping[str, Option] = {
+    "accelerator": Option(none=True, meaning="TPU slice or GPUs of each host; None is CPU."),
+    "hosts": Option(none=True, meaning="Hosts for CPU and GPU (1); for TPU they follow from the topology."),
+    "slices": Option(default=1, meaning="TPU slices joined over the data-centre network."),
+    "backend": Option(default="auto", meaning="pod, lws, or auto: one host is pod, more are lws."),
+    "framework": Option(default="auto", meaning="What is initialised before user code: jax, torch, none or auto."),
+    "processes_per_host": Option(
+        default=1,
+        meaning="User processes on each host, or 'gpu' for one on each GPU; more than one is for PyTorch.",
+        not_for_pod="leave it out, or add backend='lws', which starts several processes on one host too",
+    ),
+    "env": Option(default=(), meaning="Environment of the training pods: texts, Secret or ConfigKey."),
+    "timeout": Option(
+        none=True,
+        meaning="Running time summed over attempts, waiting not counted; None is without limit.",
+        not_for_pod="leave it out, and call kfp.kubernetes.set_timeout(task, seconds) on the task",
+    ),
+    "capacity_timeout": Option(
+        default="1h",
+        none=True,
+        meaning="Until all hosts run; None is without limit.",
+        not_for_pod="leave it out: a pod step waits for its node as any KFP task does",
+    ),
+    "finish_grace": Option(
+        default="5m",
+        meaning="How long other hosts may still run after the first ended well.",
+        not_for_pod="leave it out: a pod step has no other hosts to wait for",
+    ),
+    "terminate_grace": Option(
+        default="60s",
+        meaning="How long the launcher waits for the group to be gone after a terminate.",
+        not_for_pod="leave it out: a pod step has no group to delete",
+    ),
+    "max_restarts": Option(
+        none=True,
+        meaning=f"Restarts of the whole group after a lost host ({MAX_RESTARTS}; {MAX_RESTARTS_SPOT} with spot).",
+        not_for_pod=_SET_RETRY,
+    ),
+    "retry_on": Option(
+        default=(),
+        meaning="User failures worth a restart: 'oom', exit codes, exception names.",
+        not_for_pod=_SET_RETRY,
+    ),
+    "spot": Option(default=False, meaning="Whether the hosts run on spot capacity."),
+    "logs": Option(
+        default="leader",
+        meaning="Whose log the launcher prints: leader, all or none.",
+        not_for_pod="leave it out: the log of a pod step is the task's own log",
+    ),
+    "cluster": Option(
+        none=True,
+        meaning="kubeconfig[:context], gke:project/location/name or local; None decides by the surroundings.",
+        not_for_pod="leave it out: a pod step runs where KFP runs it",
+    ),
+    "launcher_image": Option(none=True, meaning="Image of the launcher; None is base_image.", not_for_pod=_NO_LAUNCHER),
+    "launcher_resources": Option(
+        none=True,
+        meaning="cpu and memory of the launcher pod, for namespaces with a quota; needs passthrough=False.",
+        not_for_pod="leave it out, and call set_cpu_limit(...) and set_memory_limit(...) on the task",
+    ),
+    "checkpoint_root": Option(none=True, meaning="URI for checkpoints of a step without artifact outputs."),
+    "labels": Option(default=(), meaning="Labels of the training pods and their group."),
+    "annotations": Option(default=(), meaning="Annotations of the training pods."),
+    "passthrough": Option(
+        default=True,
+        meaning="Whether settings made on the task reach the training pods (KFP back end 2.15 or later).",
+        not_for_pod="leave it out: what is set on the task of a pod step reaches its pod as it is",
+    ),
+    "install_kr_kfp_package": Option(default=True, meaning="Whether pip installs kr_kfp where the image has none."),
+    "kr_kfp_package_path": Option(none=True, meaning="What pip installs then; None follows the author's own kr_kfp."),
+}
+
+DEFAULTS: Mapping[str, Any] = {name: option.default for name, option in OPTIONS.items()}
+"""The user-facing default of every argument."""
+
+
+class DslOptions(TypedDict, total=False):
+    """The keywords of ``dsl.component`` (kfp 2.17) that are handed on as they are."""
+
+    base_image: str
+    target_image: str | None
+    packages_to_install: list[str] | None
+    pip_index_urls: list[str] | None
+    output_component_file: str | None
+    install_kfp_package: bool
+    kfp_package_path: str | None
+    pip_trusted_hosts: list[str] | None
+    use_venv: bool
+    additional_funcs: list[Callable[..., Any]] | None
+    embedded_artifact_path: str | None
+
+
+class Options(DslOptions, total=False):
+    """Everything that ``kr_kfp.component`` and ``Component.options`` take; meanings are in :data:`OPTIONS`."""
+
+    accelerator: str | Tpu | Gpu | None
+    hosts: int | None
+    slices: int
+    backend: Literal["auto"] | Backend
+    framework: Framework
+    processes_per_host: int | Literal["gpu"]
+    env: Mapping[str, str | Secret | ConfigKey]
+    timeout: str | float | None
+    capacity_timeout: str | float | None
+    finish_grace: str | float
+    terminate_grace: str | float
+    max_restarts: int | None
+    retry_on: Collection[str | int | type[BaseException]]
+    spot: bool
+    logs: Logs
+    cluster: str | None
+    launcher_image: str | None
+    launcher_resources: Mapping[str, str] | None
+    checkpoint_root: str | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    passthrough: bool
+    install_kr_kfp_package: bool
+    kr_kfp_package_path: str | None

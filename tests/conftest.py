@@ -1,0 +1,49 @@
+"""What all tests share: markers by folder, a clean environment, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+TIERS = ("unit", "property", "golden", "contract", "integration", "cluster")
+"""The folders of tests, in the order in which they run: what fails fast comes first."""
+
+# Real processes of several hosts at a time: side by side (pytest -n 2 --dist loadgroup) they would disturb each other.
+_SERIAL = ("integration", "cluster")
+
+_FOREIGN = ("CLUSTER_SPEC", "JAX_", "KERAS_", "KFP_", "KR_KFP_", "KUBERNETES_", "LWS_", "MASTER_", "TPU_", "XLA_FLAGS")
+_KEPT = ("KR_KFP_REGENERATE",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch for tests that need a cluster."""
+    parser.addoption("--cluster", action="store_true", help="run tests/cluster too, against the current kubeconfig")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test by its folder, and leave the cluster tier out unless it is asked for."""
+    tests = Path(__file__).parent
+    skip = pytest.mark.skip(reason="needs a Kubernetes cluster: give --cluster")
+    for item in items:
+        tier = item.path.relative_to(tests).parts[0]
+        if tier not in TIERS:
+            msg = f"{item.path}: tests live in one of {', '.join(TIERS)}"
+            raise pytest.UsageError(msg)
+        item.add_marker(tier)
+        if tier in _SERIAL:
+            item.add_marker(pytest.mark.xdist_group("serial"))
+        if tier == "cluster" and not config.getoption("--cluster"):
+            item.add_marker(skip)
+    items.sort(key=lambda item: TIERS.index(item.path.relative_to(tests).parts[0]))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Hide the variables of a step or a cluster that the tests themselves may run in."""
+    if "cluster" in request.keywords:
+        return
+    for name in list(os.environ):
+        if name.startswith(_FOREIGN) and name not in _KEPT:
+            monkeypatch.delenv(name)

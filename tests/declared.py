@@ -1,0 +1,222 @@
+"""Functions that tests declare as components; without postponed annotations, as most modules of users are."""
+
+import linecache
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import yaml
+from kfp import dsl
+from kfp.compiler import Compiler
+from kfp.dsl.base_component import BaseComponent
+import pytest
+
+
+import kr_kfp
+from kr_kfp.runtime.bootstrap import split
+from kr_kfp.wire import unpack
+from tests.artifacts import Checkpoint
+
+__all__ = ["compiled", "executor", "packed", "train"]
+
+
+def train(
+    data: dsl.Input[dsl.Dataset],
+    epochs: int,
+    model: dsl.Output[dsl.Model],
+    rate: float = 0.5,
+    note: Optional[str] = None,
+) -> NamedTuple("Result", [("loss", float), ("steps", int)]):
+    """Train a model.
+
+    Args:
+        data: Rows.
+        epochs: Passes over the rows.
+        model: The weights.
+        rate: Step size.
+        note: Free text.
+
+    Returns:
+        loss: The last loss.
+        steps: Steps taken.
+    """
+    from collections import namedtuple
+
+    model.metadata["epochs"] = epochs
+    return namedtuple("Result", ["loss", "steps"])(rate, epochs)
+
+
+def compiled(target: BaseComponent, folder: pytest.TempPathFactory) -> tuple[dict, dict]:
+    """Compile a component or pipeline with KFP's compiler.
+
+    Returns:
+        The IR and the platform settings (empty if there are none), as read from the YAML.
+    """
+    file = folder.mktemp("compiled") / "out.yaml"
+    Compiler().compile(target, str(file))
+    documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+    return documents[0], documents[1] if len(documents) > 1 else {}
+
+
+def executor(ir: dict, name: str) -> dict:
+    """Give the container of one executor of an IR."""
+    return ir["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
+
+
+def packed(command: list) -> tuple[str, dict]:
+    """Give verb and unpacked step of a component's command."""
+    verb, text, _ = split(command)
+    return verb, unpack(text)
+
+
+def quoted(data: "dsl.Input[dsl.Dataset]", count: "int") -> None:
+    """Have annotations in quotes."""
+
+
+def postponed_twin(
+    steps: int,
+    model: dsl.Output[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    data: dsl.Input[dsl.Dataset],
+    lr: float = 1e-3,
+    resume: Optional[str] = None,
+) -> NamedTuple("Result", [("loss", float), ("steps", int)]):
+    """Train."""
+
+
+def no_inputs() -> None:
+    """Take nothing."""
+
+
+def task_config(config: dsl.TaskConfig) -> None:
+    """Take KFP's TaskConfig."""
+
+
+def configured(cfg: dict) -> None:
+    """Take a dict."""
+
+
+def configured_pipeline(configured: Callable[..., Any]) -> BaseComponent:
+    """Make a pipeline whose input stands inside a dict and a list."""
+
+    @dsl.pipeline
+    def outer(g: str = "x") -> None:
+        configured(cfg={"whole": g, "part": f"hello {g}", "l": [f"x{g}"]})
+
+    return outer
+
+
+def named(name: str) -> Callable[..., Any]:
+    """Make a function of any name, with a source that can be read."""
+    file = f"<{name}>"
+    text = f"def {name}(count: int) -> None:\n    print(count)\n"
+    space: dict[str, Any] = {}
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), space)
+    return space[name]
+
+
+@dsl.component(base_image="python:3.12")
+def prepare(rows: dsl.Output[dsl.Dataset]) -> None:
+    """Make the training data."""
+
+
+@dsl.component(base_image="python:3.12")
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dsl.component(base_image="python:3.12")
+def leaky() -> None:
+    """Use a name that is nowhere."""
+    print(nowhere)  # noqa: F821
+
+
+@dsl.container_component
+def container() -> dsl.ContainerSpec:
+    """Be a container."""
+    return dsl.ContainerSpec(image="a", command=["b"])
+
+
+def shaped_by_inputs(options: Callable[..., Any]) -> BaseComponent:
+    """Make a pipeline that gives its inputs as options of a step."""
+
+    @dsl.pipeline
+    def outer(num_hosts: int = 2, run: str = "r", exp: str = "e") -> None:
+        options(hosts=num_hosts, env={"RUN": f"run-{run}"}, labels={"exp": exp})
+
+    return outer
+
+
+def optional(a: int, rate: float = 0.5, resume_from: Optional[str] = None, overrides: Optional[dict] = None) -> None:
+    """Take what need not be given."""
+
+
+def large_default() -> Callable[..., Any]:
+    """Make a function with a default of 120 KB, computed so that its source is short."""
+
+    def large(text: str = "x" * 120_000) -> None:
+        print(text)
+
+    return large
+
+
+def plainly(step: Callable[..., Any]) -> BaseComponent:
+    """Make a pipeline of preparation and a step, without settings."""
+
+    @dsl.pipeline
+    def outer() -> None:
+        step(data=prepare().output, epochs=3)
+
+    return outer
+
+
+def everything(
+    text: str,
+    numbers: list,
+    table: dict,
+    checkpoint: dsl.Output[Checkpoint],
+    default: str = "$$ $(HOME) python3",
+    nothing: Optional[str] = None,
+) -> str:
+    """Give back all that arrived."""
+    import json
+    import os
+
+    with open(checkpoint.path, "w", encoding="utf-8") as file:
+        file.write(text)
+    checkpoint.metadata["step"] = 10
+    return json.dumps(
+        {
+            "text": text,
+            "default": default,
+            "own": "$$ $(HOME) 'q\" ü python3",
+            "numbers": numbers,
+            "table": table,
+            "nothing": nothing,
+            "env": os.environ["PRICE"],
+            "hosts": kr_kfp.context().hosts,
+        }
+    )
+
+
+def around(step: Callable[..., Any]) -> BaseComponent:
+    """Make a pipeline of one step."""
+
+    @dsl.pipeline
+    def outer(text: str) -> str:
+        return step(text=text, numbers=[1], table={"a": "b"}).outputs["Output"]
+
+    return outer
+
+
+def optional_texts(a: int, resume_from: Optional[str] = None, overrides: Optional[dict] = None) -> str:
+    """Give back what arrived."""
+    import json
+
+    return json.dumps([a, resume_from, overrides])
+
+
+def fails(count: int) -> None:
+    """Raise an exception."""
+    msg = f"count is {count}, and that is too many"
+    raise ValueError(msg)

@@ -1,0 +1,111 @@
+"""Steps on one pod under kfp.local: real subprocesses, KFP's own runner."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp import dsl, local
+from kfp.local import config
+
+from kr_kfp.authoring.component import component
+from tests import declared
+
+TEXT = "$$ $(HOME) ${HOME} 'q\" \\ ü \u2028 python python3 python3.11 {{jinja}}"
+
+
+@pytest.fixture(name="root")
+def local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Run components at once, in this environment, with outputs below a folder of the test."""
+    before = config.LocalExecutionConfig.instance
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("KR_KFP_TERMINATION_LOG", str(tmp_path / "termination-log"))
+    # What a call leaves in the environment for the step goes with the test.
+    monkeypatch.setenv("KR_KFP_PACKAGE", "")
+    monkeypatch.delenv("KR_KFP_PACKAGE")
+    for func in (declared.everything, declared.fails, declared.optional_texts):
+        monkeypatch.setenv(f"KR_KFP_SOURCE_{func.__name__}", "")
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "root"))
+    yield tmp_path
+    config.LocalExecutionConfig.instance = before
+
+
+def outputs(task: Any) -> dict[str, Any]:
+    """Give the outputs of a finished task without its folder."""
+    checkpoint = task.outputs["checkpoint"]
+    return {
+        "result": json.loads(task.outputs["Output"]),
+        "text": Path(checkpoint.path).read_text(encoding="utf-8"),
+        "metadata": checkpoint.metadata,
+    }
+
+
+@pytest.mark.parametrize("accelerator", [None, "v5litepod-1"])
+def test_same_step_on_cpu_and_on_one_chip(accelerator: str | None, root: Path) -> None:
+    """One pod, with or without an accelerator: the same interface, artifacts and texts, and no launcher."""
+    made = component(
+        declared.everything, accelerator=accelerator, env={"PRICE": TEXT}, install_kfp_package=False, framework="none"
+    )
+    found = outputs(made(text=TEXT, numbers=[1, 2.5], table={"a": {"b": TEXT}}))
+    assert found == {
+        "result": {
+            "text": TEXT,
+            "default": "$$ $(HOME) python3",
+            "own": "$$ $(HOME) 'q\" ü python3",
+            "numbers": [1, 2.5],
+            "table": {"a": {"b": TEXT}},
+            "nothing": None,
+            "env": TEXT,
+            "hosts": 1,
+        },
+        "text": TEXT,
+        "metadata": {"step": 10},
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Task .* settings .* have no effect:UserWarning")
+def test_step_in_a_local_pipeline(root: Path) -> None:
+    """Inside a pipeline the settings on the task do not disturb the local run."""
+    made = component(
+        declared.everything, accelerator="v5litepod-1", env={"PRICE": TEXT}, install_kfp_package=False, framework="none"
+    )
+    assert json.loads(declared.around(made)(text=TEXT).output)["env"] == TEXT
+
+
+def test_optional_inputs(root: Path) -> None:
+    """What is left out, or None, is None in the function (kubeflow/pipelines#11667)."""
+    made = component(declared.optional_texts, install_kfp_package=False, framework="none")
+    assert made(a=1).output == "[1, null, null]"
+    assert made(a=1, resume_from=None, overrides=None).output == "[1, null, null]"
+    assert made(a=1, resume_from="x", overrides={"k": 1.5}).output == '[1, "x", {"k": 1.5}]'
+
+
+def test_exception_in_the_termination_message(root: Path) -> None:
+    """A failing step leaves the exception and its line in the author's file where Kubernetes would show it."""
+    made = component(declared.fails, install_kfp_package=False, framework="none")
+    with pytest.raises(RuntimeError, match="FAILURE"):
+        made(count=3)
+    message = (root / "termination-log").read_text(encoding="utf-8")
+    assert "ValueError" in message
+    assert "count is 3, and that is too many" in message
+    lines = Path(declared.__file__).read_text(encoding="utf-8").splitlines()
+    [line] = [number for number, text in enumerate(lines, 1) if "raise ValueError(msg)" in text]
+    assert f"{declared.__file__}:{line}" in message or f'{declared.__file__}", line {line}' in message
+
+
+@pytest.mark.timeout(900)
+def test_empty_venv(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kfp.local's default gives the step an empty venv: kr_kfp and KFP are installed into it."""
+    monkeypatch.delenv("PYTHONPATH")
+    local.init(local.SubprocessRunner(use_venv=True), pipeline_root=str(root / "root"))
+    made = component(declared.optional_texts, framework="none")
+    assert made(a=1, resume_from="x").output == '[1, "x", null]'
+
+
+def test_same_interface_for_both(root: Path) -> None:
+    """A pod step takes the same arguments as plain KFP's."""
+    made = component(declared.optional_texts)
+    plain = dsl.component(declared.optional_texts, base_image="python:3.12")
+    assert made.component_spec.inputs == plain.component_spec.inputs
+    assert made.required_inputs == plain.required_inputs == ["a"]

@@ -1,0 +1,208 @@
+"""Steps for tests on the local cluster, and how to run them.
+
+Without postponed annotations: KFP's own decorator cannot read those.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl
+
+import kr_kfp
+from kr_kfp.wire import TASK_CONFIG_INPUT
+
+__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "starts_of"]
+
+
+@kr_kfp.component(
+    hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s"
+)
+def fault(
+    mode: str,
+    mark: str,
+    model: dsl.Output[dsl.Model],
+    on: int = 1,
+    collective: bool = True,
+    seconds: float = 0.0,
+) -> int:
+    """Fail in one of many ways on one host while the others wait in a collective."""
+    import ctypes
+    import os
+    import sys
+    import time
+    from pathlib import Path
+
+    ctx = kr_kfp.context()
+    with Path(mark).open("a") as notes:
+        notes.write(f"start host={ctx.host} attempt={ctx.attempt} pid={os.getpid()}\n")
+    print(f"step on host {ctx.host} of {ctx.hosts}, attempt {ctx.attempt}", flush=True)
+    if collective:
+        import jax
+        import jax.numpy as jnp
+        from jax.experimental import multihost_utils
+
+        found = multihost_utils.process_allgather(jnp.array([ctx.host])).ravel().tolist()
+        assert found == list(range(ctx.hosts)), found
+    if ctx.host == on and ctx.attempt == 0:
+        time.sleep(seconds)
+        if mode == "raise":
+            raise ValueError("boom on purpose")
+        if mode == "kill":
+            os.kill(os.getpid(), 9)
+        if mode == "segfault":
+            ctypes.string_at(0)
+        if mode == "exit":
+            os._exit(3)
+        if mode == "memory":
+            hog = []
+            while True:
+                hog.append(bytearray(16 << 20))
+                time.sleep(0.01)
+        if mode == "lose-host":
+            os.kill(int(os.environ["KR_KFP_RUNNER_PID"]), 9)
+    if mode in ("raise", "kill", "segfault", "exit", "memory", "lose-host") and ctx.attempt == 0:
+        if collective:
+            multihost_utils.process_allgather(jnp.array([ctx.host]))
+        time.sleep(600)
+    if mode == "late" and ctx.host == on:
+        time.sleep(seconds)
+    if mode == "sleep":
+        time.sleep(seconds)
+    if ctx.is_leader:
+        Path(model.path).write_text(f"weights of attempt {ctx.attempt}")
+        model.metadata["attempt"] = ctx.attempt
+    sys.stdout.flush()
+    return ctx.attempt
+
+
+@dataclass
+class Launch:
+    """A running task command."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    folder: Path
+    termination: Path
+
+    def text(self) -> str:
+        """Give its log so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, seconds: float = 120.0) -> int:
+        """Wait for its end and give its exit code."""
+        return self.process.wait(timeout=seconds)
+
+    def until(self, text: str, seconds: float = 60.0) -> None:
+        """Wait until its log holds ``text``."""
+        deadline = time.monotonic() + seconds
+        while text not in self.text():
+            assert time.monotonic() < deadline, f"{text!r} not within {seconds} s:\n{self.text()[-3000:]}"
+            assert self.process.poll() is None or text in self.text(), f"ended early:\n{self.text()[-3000:]}"
+            time.sleep(0.02)
+
+    def output(self) -> dict[str, Any]:
+        """Give KFP's ExecutorOutput that the launcher wrote."""
+        value: dict[str, Any] = json.loads((self.folder / "executor_output.json").read_text(encoding="utf-8"))
+        return value
+
+
+def command_of(step: Any, folder: Path, arguments: dict[str, Any], task_config: dict[str, Any] | None = None) -> list[str]:
+    """Give the task's command as kfp.local would run it, its placeholders resolved."""
+    container = step.component_spec.implementation.container
+    outputs = step.component_spec.outputs or {}
+    values = {k: v.default for k, v in (step.component_spec.inputs or {}).items() if v.default is not None}
+    values |= arguments
+    if task_config is not None:
+        values[TASK_CONFIG_INPUT] = task_config
+    artifacts = {name for name, spec in outputs.items() if "@" in str(spec.type)}
+    executor_input = {
+        "inputs": {"parameterValues": values},
+        "outputs": {
+            "outputFile": str(folder / "executor_output.json"),
+            "parameters": {n: {"outputFile": str(folder / n)} for n in outputs if n not in artifacts},
+            "artifacts": {
+                n: {"artifacts": [{"name": n, "uri": str(folder / n), "type": {"schemaTitle": "system.Model"}, "metadata": {}}]}
+                for n in artifacts
+            },
+        },
+    }
+    parts = [*container.command, *container.args]
+    return [
+        json.dumps(executor_input) if "{{$}}" in str(part) else str(part).replace("python3", sys.executable)
+        for part in parts
+    ]
+
+
+@contextmanager
+def launching(
+    step: Any,
+    folder: Path,
+    arguments: dict[str, Any],
+    *,
+    task_config: dict[str, Any] | None = None,
+    env: dict[str, str] | None = None,
+) -> Iterator[Launch]:
+    """Run a task's command as a process; whatever is left of it at the end is killed, and its group with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix="launch-", suffix=".log", dir=folder.parent, delete=False) as log:
+        process = subprocess.Popen(
+            command_of(step, folder, arguments, task_config),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "KR_KFP_TERMINATION_LOG": str(folder.parent / "termination"), **(env or {})},
+            start_new_session=True,
+        )
+    launch = Launch(process, Path(log.name), folder, folder.parent / "termination")
+    try:
+        yield launch
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def starts_of(mark: Path) -> list[str]:
+    """Give the lines that user code wrote at its starts, without process ids, sorted."""
+    if not mark.exists():
+        return []
+    return sorted(line.rpartition(" pid=")[0] for line in mark.read_text(encoding="utf-8").splitlines())
+
+
+def left_over(word: str, seconds: float = 5.0) -> list[str]:
+    """List the processes that still hold ``word`` in environment or command after ``seconds`` at most.
+
+    The supervisor tells that the group is gone and then ends itself, a moment later than the launcher may.
+    """
+    deadline = time.monotonic() + seconds
+    while (found := _holding(word)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _holding(word: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            state = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if word.encode() in text and state != "Z":
+            found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes()[:200]!r}")
+    return found
