@@ -62,7 +62,7 @@ clean: ## Remove what was built and set up here
 .venv/.locked: requirements.lock .venv/bin/python
 	@# A set-up that was cut short may have left a .venv without pip.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf .venv && $(PYTHON) -m venv .venv; }
-	@echo "Installing requirements.lock into .venv (some minutes the first time, 1.2 GB)"
+	@echo "Installing requirements.lock into .venv (about a minute, 1.1 GB)"
 	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	@touch $@
 

@@ -25,6 +25,7 @@ __all__ = [
     "host_input",
     "is_local",
     "output_uris",
+    "restore_python",
     "split_command",
     "take_task_config",
     "with_executor",
@@ -63,6 +64,24 @@ def split_command(command: Sequence[str]) -> tuple[tuple[str, ...], Json]:
         raise WireError(msg) from problem
     parts[at] = EXECUTOR_INPUT_MARK
     return tuple(parts), value
+
+
+def restore_python(command: Sequence[str], python: str) -> list[str]:
+    """Undo in the ExecutorInput what kfp.local did to the user's values.
+
+    kfp.local replaces ``python3`` by its interpreter's path in every argument (kfp/local/subprocess_task_handler.py,
+    replace_python_executable), those within texts that the user passes too. In KFP's own script that is meant.
+
+    Args:
+        command: KFP's command.
+        python: What became of the text ``python3`` on the way.
+    """
+    parts = list(command)
+    if python != "python3":
+        for at, part in enumerate(parts[:-1]):
+            if part == "--executor_input":
+                parts[at + 1] = parts[at + 1].replace(python, "python3")
+    return parts
 
 
 def with_executor(command: Sequence[str]) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ def kit_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
             name = group["metadata"]["name"]
             kit.cluster.delete_group(name, uid=group["metadata"]["uid"])
             for pod in kit.cluster.list_pods(name):
-                kit.cluster.delete_pod(pod["metadata"]["name"], uid=pod["metadata"]["uid"], force=True)
+                kit.cluster.delete_pod(pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_seconds=0)
         until(lambda: not kit.processes(), "the end of all processes")
     finally:
         for pid in kit.processes():

@@ -12,9 +12,9 @@ import builtins
 import dis
 import importlib.util
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType
 
@@ -60,7 +60,8 @@ def module_names() -> frozenset[str]:
     return frozenset(names) | frozenset(typing.__all__)
 
 
-def find_free_names(source: str, offered: Collection[str] = ()) -> tuple[FreeName, ...]:
+@lru_cache(maxsize=64)  # options() makes several components of one source
+def find_free_names(source: str, offered: frozenset[str] = frozenset()) -> tuple[FreeName, ...]:
     """Find the names that a module looks up and nobody defines.
 
     Args:
@@ -132,6 +133,8 @@ def _lookups(code: CodeType) -> Iterator[tuple[str, int]]:
 def _tolerated_lines(source: str) -> set[int]:
     """Give the lines inside ``try: ... except NameError``: such code asks whether a name exists."""
     lines: set[int] = set()
+    if "NameError" not in source:
+        return lines
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Try) and any(_catches_name_error(handler.type) for handler in node.handlers):
             for statement in node.body:

@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -157,14 +158,10 @@ def _check_names(
         return set(), [
             Problem("function", f"its source alone is no Python: {error.msg}: {line!r}.", "write it without.")
         ]
-    places = [_Place.of(func, source) for func in functions]
     carried = {name.name: text for name in free if (text := _import_line(name.name, functions))}
-    problems = [
-        _problem(name, functions, places)
-        for name in free
-        if name.name not in carried and not (bodies_only and name.at_definition)
-    ]
-    return set(carried.values()), problems
+    unknown = [name for name in free if name.name not in carried and not (bodies_only and name.at_definition)]
+    places = [_Place.of(func, source) for func in functions] if unknown else []
+    return set(carried.values()), [_problem(name, functions, places) for name in unknown]
 
 
 def check_sizes(command: Sequence[str]) -> tuple[Problem, ...]:
@@ -206,6 +203,7 @@ class _Place:
         return None
 
 
+@lru_cache(maxsize=256)
 def _definition(func: Callable[..., Any]) -> tuple[str, int]:
     """Give the text from ``def`` on, cut out as KFP does it, and the line of the ``def`` in the author's file."""
     lines, start = inspect.getsourcelines(func)

@@ -139,7 +139,7 @@ class LocalCluster:
         return found
 
     def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:
-        """Delete this very pod; another comes in its place, with a leader all pods do."""
+        """Delete this very pod; another comes in its place, with a leader all pods do. Grace 0 kills at once."""
         # Leaders are <group>-0, workers <group>-0-<1...>, so that the end of the name tells which it is.
         found = re.fullmatch(r"(.+?)-0(?:-[1-9]\d*)?", name)
         if found is not None:

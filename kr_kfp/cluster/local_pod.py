@@ -142,19 +142,26 @@ class Pod:
         remove_tree(self.folder)
 
     def delete(self, *, grace: float | None = None) -> None:
-        """Ask the pod to end: SIGTERM now, SIGKILL after ``grace`` seconds (its own if None); 0 kills at once."""
+        """Ask the pod to end: SIGTERM now, SIGKILL after its grace.
+
+        Args:
+            grace: Seconds in place of the pod's own grace; a pod that is being deleted already is hurried by it. 0
+                kills at once.
+        """
         if not self.deleting:
+            grace = self._grace if grace is None else grace
             self.manifest["metadata"]["deletionTimestamp"] = stamp()
             self._deleted.set()
             self._tell(self.manifest)
-            if self._running and grace != 0:
+            if self._running and grace > 0:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._session, signal.SIGTERM)
-                asyncio.get_running_loop().call_later(self._grace, self._kill)
-        if grace == 0:
-            self._kill()
-        elif grace is not None:
+        if grace is None:
+            return
+        if grace > 0:
             asyncio.get_running_loop().call_later(grace, self._kill)
+        else:
+            self._kill()
 
     def check_memory(self, everything: Mapping[int, processes.Process]) -> None:
         """Kill the largest process if all of them together have too much memory, as the kernel would.

@@ -9,10 +9,10 @@ from kr_kfp.wire import ExitCode
 
 _USAGE = """\
 kr_kfp.runtime runs inside the steps that kr_kfp compiled; it is not for people. See: kr-kfp --help
-  launch n chunk... -- command...   run KFP's command on a group of hosts and wait for it
-  run    n chunk... -- command...   run KFP's command here
+  launch n chunk... python3 -- command...   run KFP's command on a group of hosts and wait for it
+  run    n chunk... python3 -- command...   run KFP's command here
   host   chunk...                   run one host of a group
-  provide 0 -- folder               copy kr_kfp into a folder"""
+  provide 0 python3 -- folder           copy kr_kfp into a folder"""
 
 
 def main(arguments: list[str]) -> int:
@@ -26,18 +26,20 @@ def main(arguments: list[str]) -> int:
         if verb in ("launch", "run", "provide"):
             from kr_kfp.runtime.bootstrap import parse_arguments
 
-            _, packed, command = parse_arguments(arguments)
+            _, packed, python, command = parse_arguments(arguments)
             if verb == "provide":
                 from kr_kfp.runtime import provide
 
                 return provide.main(command[0])
+            from kr_kfp.executor_input import restore_python
+
             if verb == "run":
                 from kr_kfp.runtime import single
 
-                return single.main(packed, command)
+                return single.main(packed, restore_python(command, python))
             from kr_kfp.runtime import launch
 
-            return launch.main(packed, command)
+            return launch.main(packed, restore_python(command, python))
     except WireError as problem:
         print(f"kr_kfp: {problem}", file=sys.stderr)
         return ExitCode.USAGE

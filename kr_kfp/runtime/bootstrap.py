@@ -18,6 +18,7 @@ __all__ = ["KILL_COMMAND", "PID_FILE", "STOP_FILE", "prefix", "split"]
 Verb = Literal["launch", "run", "provide"]
 
 _NAME = "kr-kfp"
+_PYTHON = "python3"
 PID_FILE = "kr-kfp.pid"
 """Holds the launcher's process id, in ``$KR_KFP_RUN_DIR`` (``/tmp``)."""
 STOP_FILE = "kr-kfp.stop"
@@ -100,7 +101,7 @@ def prefix(
             requirement=shlex.quote(requirement), client=shlex.quote(_CLIENT), pip=shlex.join(options)
         )
     parts = chunks(packed_spec)
-    return ["sh", "-c", _SCRIPT.format(protocol=PROTOCOL, install=install), _NAME, verb, str(len(parts)), *parts, "--"]
+    return ["sh", "-c", _SCRIPT.format(protocol=PROTOCOL, install=install), _NAME, verb, str(len(parts)), *parts, _PYTHON, "--"]
 
 
 def split(command: Sequence[str]) -> tuple[str, str, list[str]]:
@@ -115,22 +116,27 @@ def split(command: Sequence[str]) -> tuple[str, str, list[str]]:
     if list(command[:2]) != ["sh", "-c"] or len(command) < 6 or command[3] != _NAME:
         msg = "the command does not begin with kr_kfp's prefix: the component was not made by kr_kfp"
         raise WireError(msg)
-    return parse_arguments(command[4:])
+    verb, packed, _, own = parse_arguments(command[4:])
+    return verb, packed, own
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Read ``verb n chunk... -- command...``, as the script hands it on.
+def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, str, list[str]]:
+    """Read ``verb n chunk... python3 -- command...``, as the script hands it on.
+
+    Returns:
+        The verb, the packed StepSpec, what became of the text ``python3`` on the way (kfp.local puts a path in its
+        place, wherever it stands), and KFP's own command.
 
     Raises:
         WireError: If it is not of that form.
     """
     try:
         verb, count = arguments[0], int(arguments[1])
-        packed, mark = "".join(arguments[2 : 2 + count]), arguments[2 + count]
+        packed, python, mark = "".join(arguments[2 : 2 + count]), arguments[2 + count], arguments[3 + count]
     except (IndexError, ValueError) as problem:
-        msg = f"not of the form: verb n chunk... -- command...: {problem}"
+        msg = f"not of the form: verb n chunk... python3 -- command...: {problem}"
         raise WireError(msg) from problem
     if verb not in ("launch", "run", "provide") or mark != "--":
-        msg = f"not of the form: verb n chunk... -- command...: verb {verb!r}, mark {mark!r}"
+        msg = f"not of the form: verb n chunk... python3 -- command...: verb {verb!r}, mark {mark!r}"
         raise WireError(msg)
-    return verb, packed, list(arguments[3 + count :])
+    return verb, packed, python, list(arguments[4 + count :])

@@ -323,18 +323,34 @@ def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def test_a_forced_deletion_does_not_wait(kit: Kit) -> None:
-    """Force kills a host at once, also one that is already in its grace."""
+@pytest.mark.parametrize("grace", [0, 0.1], ids=["at-once", "soon"])
+def test_a_deletion_with_another_grace(kit: Kit, grace: float) -> None:
+    """The grace that is asked for counts in place of the pod's own, also for one that is being deleted already."""
     kit.sh("trap '' TERM; echo up; while :; do sleep 0.05; done", hosts=2, terminationGracePeriodSeconds=1000)
     recorder = kit.watch()
     leader, worker = kit.pods(2)
     until(lambda: kit.cluster.read_log(worker) == kit.cluster.read_log(leader) == b"up\n")
-    kit.cluster.delete_pod("train-0-1", uid=worker["metadata"]["uid"], grace_seconds=0)
+    kit.cluster.delete_pod("train-0-1", uid=worker["metadata"]["uid"], grace_seconds=grace)
     recorder.wait_gone(worker)
     kit.cluster.delete_pod("train-0", uid=leader["metadata"]["uid"])
     for pod in kit.cluster.list_pods("train"):
-        kit.cluster.delete_pod(pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_seconds=0)
+        kit.cluster.delete_pod(pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_seconds=grace)
     recorder.wait_gone(leader)
+
+
+def test_a_deletion_with_a_longer_grace(kit: Kit) -> None:
+    """A host may be given more time than its own grace."""
+    kit.sh(
+        "trap 'sleep 0.5; echo saved > $KR_KFP_TERMINATION_LOG; exit 4' TERM; echo up; while :; do sleep 0.05; done",
+        terminationGracePeriodSeconds=0.1,
+    )
+    recorder = kit.watch()
+    (pod,) = kit.pods()
+    until(lambda: kit.cluster.read_log(pod) == b"up\n")
+    kit.cluster.delete_pod("train-0", uid=pod["metadata"]["uid"], grace_seconds=30)
+    recorder.wait_gone(pod)
+    facts = recorder.states(pod["metadata"]["uid"])[-1]["state"]["terminated"]
+    assert (facts["exitCode"], facts["message"]) == (4, "saved\n")
 
 
 def test_what_a_watcher_sees_of_a_deletion(kit: Kit) -> None:
