@@ -27,9 +27,7 @@ def main() -> None:
     print("import kfp (a) against import kr_kfp alone (b)")
     bare = measure(lambda: seconds("import kfp"), lambda: seconds("import kr_kfp"))
     print("import kfp (a) against import kr_kfp and its decorator, which loads kfp (b)")
-    pairs = measure(
-        lambda: seconds("import kfp, kfp.kubernetes"), lambda: seconds("import kr_kfp; kr_kfp.component")
-    )
+    pairs = measure(lambda: seconds("import kfp, kfp.kubernetes"), lambda: seconds("import kr_kfp; kr_kfp.component"))
     print(
         pairs.line(
             bare_ratio=f"{bare.ratio:.3f}",

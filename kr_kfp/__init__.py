@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from kr_kfp._context import Context, context
     from kr_kfp.authoring.component import Component, component
     from kr_kfp.authoring.load import load_component
-    from kr_kfp._context import Context, context
     from kr_kfp.errors import DeclarationError, KrKfpError, Problem
     from kr_kfp.spec.step import ConfigKey, Gpu, Secret, Tpu
 

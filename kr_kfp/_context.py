@@ -6,6 +6,7 @@ in a unit test of the plain function for instance, there is one host and a tempo
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import tempfile
@@ -16,8 +17,6 @@ from types import FrameType
 __all__ = ["Context", "context"]
 
 _stop_asked = threading.Event()
-_handler_installed = False
-_outside_folder: tempfile.TemporaryDirectory[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ def context() -> Context:
     _install_handler()
     env = os.environ
     if "KR_KFP_TASK" not in env:
-        return Context(checkpoint_dir=_temporary_folder())
+        return Context(checkpoint_dir=_outside_folder().name)
     return Context(
         run=env.get("KR_KFP_RUN", ""),
         task=env["KR_KFP_TASK"],
@@ -92,20 +91,15 @@ def context() -> Context:
 
 
 def _install_handler() -> None:
-    global _handler_installed
-    if _handler_installed or threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
+    # Signal handlers can be set in the main thread only; a handler of the program's own stays.
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _note_stop)
-    _handler_installed = True
 
 
 def _note_stop(_number: int, _frame: FrameType | None) -> None:
     _stop_asked.set()
 
 
-def _temporary_folder() -> str:
-    global _outside_folder
-    if _outside_folder is None:
-        _outside_folder = tempfile.TemporaryDirectory(prefix="kr-kfp-checkpoints-")
-    return _outside_folder.name
+@functools.cache
+def _outside_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kr-kfp-checkpoints-")

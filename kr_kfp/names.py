@@ -11,7 +11,6 @@ import hashlib
 import re
 
 __all__ = [
-
     "ATTEMPT_ENV",
     "GROUP_NAME_LIMIT",
     "HOLDER_ANNOTATION",

@@ -89,9 +89,7 @@ def run(
     chosen = step if hosts is None else step.options(accelerator=None, slices=1, hosts=hosts, backend="lws")
     spec = chosen.component_spec.to_pipeline_spec()
     name, component = next(iter(spec.components.items()))
-    container = utils.struct_to_executor_spec(
-        spec.deployment_spec["executors"][component.executor_label]
-    ).container
+    container = utils.struct_to_executor_spec(spec.deployment_spec["executors"][component.executor_label]).container
     folder = Path(root or tempfile.mkdtemp(prefix="kr-kfp-run-")).absolute() / name.removeprefix("comp-")
     executor_input = executor_input_utils.construct_executor_input(
         component_spec=component,

@@ -25,6 +25,7 @@ __all__ = [
     "ARGUMENT_LIMIT",
     "CHUNK_LIMIT",
     "EXECUTOR_INPUT_MARK",
+    "LEAVING",
     "MESSAGE_LIMIT",
     "OUTCOME_PREFIX",
     "PROTOCOL",
@@ -59,6 +60,9 @@ MESSAGE_LIMIT = 4096
 
 OUTCOME_PREFIX = "kr-kfp-outcome: "
 """Begins the only line that a holding host prints; the rest is the packed outcome."""
+
+LEAVING = "after the function had returned, while it left the group of hosts"
+"""In the detail of an outcome: the process ended in its framework's shutdown, which a peer's end can break."""
 
 EXECUTOR_INPUT_MARK = "{{kr-kfp.executor-input}}"
 """Stands in a payload's command where each host puts its own ExecutorInput."""

@@ -2,14 +2,13 @@
 
 import linecache
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
+import pytest
 import yaml
 from kfp import dsl
 from kfp.compiler import Compiler
 from kfp.dsl.base_component import BaseComponent
-import pytest
-
 
 import kr_kfp
 from kr_kfp.runtime.bootstrap import split
@@ -24,7 +23,7 @@ def train(
     epochs: int,
     model: dsl.Output[dsl.Model],
     rate: float = 0.5,
-    note: Optional[str] = None,
+    note: str | None = None,
 ) -> NamedTuple("Result", [("loss", float), ("steps", int)]):
     """Train a model.
 
@@ -78,7 +77,7 @@ def postponed_twin(
     metrics: dsl.Output[dsl.Metrics],
     data: dsl.Input[dsl.Dataset],
     lr: float = 1e-3,
-    resume: Optional[str] = None,
+    resume: str | None = None,
 ) -> NamedTuple("Result", [("loss", float), ("steps", int)]):
     """Train."""
 
@@ -147,7 +146,7 @@ def shaped_by_inputs(options: Callable[..., Any]) -> BaseComponent:
     return outer
 
 
-def optional(a: int, rate: float = 0.5, resume_from: Optional[str] = None, overrides: Optional[dict] = None) -> None:
+def optional(a: int, rate: float = 0.5, resume_from: str | None = None, overrides: dict | None = None) -> None:
     """Take what need not be given."""
 
 
@@ -176,7 +175,7 @@ def everything(
     table: dict,
     checkpoint: dsl.Output[Checkpoint],
     default: str = "$$ $(HOME) python3",
-    nothing: Optional[str] = None,
+    nothing: str | None = None,
 ) -> str:
     """Give back all that arrived."""
     import json
@@ -209,7 +208,7 @@ def around(step: Callable[..., Any]) -> BaseComponent:
     return outer
 
 
-def optional_texts(a: int, resume_from: Optional[str] = None, overrides: Optional[dict] = None) -> str:
+def optional_texts(a: int, resume_from: str | None = None, overrides: dict | None = None) -> str:
     """Give back what arrived."""
     import json
 

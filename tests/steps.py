@@ -24,9 +24,7 @@ from kr_kfp.wire import TASK_CONFIG_INPUT
 __all__ = ["Launch", "command_of", "fault", "launching", "left_over", "starts_of"]
 
 
-@kr_kfp.component(
-    hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s"
-)
+@kr_kfp.component(hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s")
 def fault(
     mode: str,
     mark: str,
@@ -43,15 +41,18 @@ def fault(
     from pathlib import Path
 
     ctx = kr_kfp.context()
+
+    def gather() -> list[int]:
+        import jax.numpy as jnp
+        from jax.experimental import multihost_utils
+
+        return list(multihost_utils.process_allgather(jnp.array([ctx.host])).ravel().tolist())
+
     with Path(mark).open("a") as notes:
         notes.write(f"start host={ctx.host} attempt={ctx.attempt} pid={os.getpid()}\n")
     print(f"step on host {ctx.host} of {ctx.hosts}, attempt {ctx.attempt}", flush=True)
     if collective:
-        import jax
-        import jax.numpy as jnp
-        from jax.experimental import multihost_utils
-
-        found = multihost_utils.process_allgather(jnp.array([ctx.host])).ravel().tolist()
+        found = gather()
         assert found == list(range(ctx.hosts)), found
     if ctx.host == on and ctx.attempt == 0:
         time.sleep(seconds)
@@ -72,7 +73,7 @@ def fault(
             os.kill(int(os.environ["KR_KFP_RUNNER_PID"]), 9)
     if mode in ("raise", "kill", "segfault", "exit", "memory", "lose-host") and ctx.attempt == 0:
         if collective:
-            multihost_utils.process_allgather(jnp.array([ctx.host]))
+            gather()
         time.sleep(600)
     if mode == "late" and ctx.host == on:
         time.sleep(seconds)
@@ -116,7 +117,9 @@ class Launch:
         return value
 
 
-def command_of(step: Any, folder: Path, arguments: dict[str, Any], task_config: dict[str, Any] | None = None) -> list[str]:
+def command_of(
+    step: Any, folder: Path, arguments: dict[str, Any], task_config: dict[str, Any] | None = None
+) -> list[str]:
     """Give the task's command as kfp.local would run it, its placeholders resolved."""
     container = step.component_spec.implementation.container
     outputs = step.component_spec.outputs or {}
@@ -131,7 +134,11 @@ def command_of(step: Any, folder: Path, arguments: dict[str, Any], task_config: 
             "outputFile": str(folder / "executor_output.json"),
             "parameters": {n: {"outputFile": str(folder / n)} for n in outputs if n not in artifacts},
             "artifacts": {
-                n: {"artifacts": [{"name": n, "uri": str(folder / n), "type": {"schemaTitle": "system.Model"}, "metadata": {}}]}
+                n: {
+                    "artifacts": [
+                        {"name": n, "uri": str(folder / n), "type": {"schemaTitle": "system.Model"}, "metadata": {}}
+                    ]
+                }
                 for n in artifacts
             },
         },

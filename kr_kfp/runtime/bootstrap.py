@@ -101,7 +101,17 @@ def prefix(
             requirement=shlex.quote(requirement), client=shlex.quote(_CLIENT), pip=shlex.join(options)
         )
     parts = chunks(packed_spec)
-    return ["sh", "-c", _SCRIPT.format(protocol=PROTOCOL, install=install), _NAME, verb, str(len(parts)), *parts, _PYTHON, "--"]
+    return [
+        "sh",
+        "-c",
+        _SCRIPT.format(protocol=PROTOCOL, install=install),
+        _NAME,
+        verb,
+        str(len(parts)),
+        *parts,
+        _PYTHON,
+        "--",
+    ]
 
 
 def split(command: Sequence[str]) -> tuple[str, str, list[str]]:

@@ -62,7 +62,7 @@ class Process:
             OSError: If the program cannot be started.
         """
         self._pipe, theirs = os.pipe()
-        os.set_inheritable(theirs, True)
+        os.set_inheritable(theirs, True)  # noqa: FBT003 - positional only
         os.set_blocking(self._pipe, False)
         try:
             self.pid = os.posix_spawnp(
@@ -203,7 +203,8 @@ def _failure_time(process: Process) -> float:
 def _wait(processes: Sequence[Process], signals: _Signals) -> None:
     due = [p.kill_at for p in processes if p.kill_at is not None and p.code is None]
     timeout = max(0.0, min(due) - time.monotonic()) if due else None
-    select.select([signals.wake, *(p for p in processes if p.fileno() >= 0)], [], [], timeout)
+    pipes = [p.fileno() for p in processes if p.fileno() >= 0]
+    select.select([signals.wake, *pipes], [], [], timeout)
     signals.drain()
     for process in processes:
         process.read_events()

@@ -80,5 +80,3 @@ def oom_kills() -> int:
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
-
-

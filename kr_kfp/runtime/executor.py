@@ -42,7 +42,7 @@ def main() -> None:
     try:
         _run_kfp()
     except SystemExit as stop:
-        _tell("exit", code=stop.code if isinstance(stop.code, int | str | None) else repr(stop.code))
+        _tell("exit", code=stop.code if isinstance(stop.code, int) else str(stop.code))
         _leave(_code(stop))
     _tell("returned")
     leave()

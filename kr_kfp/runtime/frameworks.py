@@ -82,7 +82,7 @@ def _start_jax(world: int) -> Callable[[], None]:
     if jax.process_count() != world:
         msg = f"JAX counts {jax.process_count()} processes where the step has {world}: hosts would train alone"
         raise SetupError(msg)
-    return jax.distributed.shutdown  # type: ignore[no-any-return]
+    return jax.distributed.shutdown
 
 
 def _jax_arguments(world: int) -> dict[str, Any]:

@@ -225,7 +225,8 @@ def _catch_signals(clock: RealClock) -> None:
 @contextlib.contextmanager
 def _pid_file(clock: RealClock) -> Iterator[None]:
     """Tell the kill command whom to signal; a stop file that is there already means: stop at once."""
-    folder = os.environ.get("KR_KFP_RUN_DIR") or ("/tmp" if "KFP_POD_NAME" in os.environ else "")
+    # In a pod /tmp is the container's own; the kill command looks there too.
+    folder = os.environ.get("KR_KFP_RUN_DIR") or ("/tmp" if "KFP_POD_NAME" in os.environ else "")  # noqa: S108
     if not folder:
         yield
         return
@@ -238,5 +239,3 @@ def _pid_file(clock: RealClock) -> Iterator[None]:
     finally:
         pid.unlink(missing_ok=True)
         stop.unlink(missing_ok=True)
-
-

@@ -10,8 +10,8 @@ from kr_kfp.errors import ClusterError
 from kr_kfp.runtime.group import HURRY, Group
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import diagnose
-from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import HostState, Phase
 from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
 from kr_kfp.spec.step import StepSpec
@@ -210,9 +210,8 @@ class Launcher:
         if self.step.capacity_timeout is not None:
             end = self._began_waiting + self.step.capacity_timeout
             if now >= end:
-                reason = (
-                    f"not all hosts ran within capacity_timeout={self.step.capacity_timeout:g} s: "
-                    + "; ".join(f"host {s.index}: {s.reason}" for s in waiting[:4])
+                reason = f"not all hosts ran within capacity_timeout={self.step.capacity_timeout:g} s: " + "; ".join(
+                    f"host {s.index}: {s.reason}" for s in waiting[:4]
                 )
                 return Verdict(decision=Decision.FAILURE, reason=reason)
             times.append(end)
@@ -263,9 +262,7 @@ class Launcher:
         took = max(o.ended for o in outcomes) - min(o.started for o in outcomes)
         hosts = "the host" if len(states) == 1 else f"all {len(states)} hosts"
         self.say(f"{hosts} ended well after {took:.1f} s (attempt {self.group.attempt})")
-        return Report(
-            ok=True, attempt=self.group.attempt, outputs=leader.outputs or {}, warnings=tuple(warnings)
-        )
+        return Report(ok=True, attempt=self.group.attempt, outputs=leader.outputs or {}, warnings=tuple(warnings))
 
     def _failure(self, verdict: Verdict) -> Report:
         self.group.stopping = True
@@ -298,7 +295,10 @@ def _shape(step: StepSpec) -> str:
     hosts = f"{step.hosts} host{'s' if step.hosts != 1 else ''}"
     if step.shape is None:
         return f"{hosts} without accelerator"
-    chips = f"{step.shape.chips_per_host} chips each" if step.shape.kind == "tpu" else f"{step.shape.chips_per_host} GPUs each"
+    chips = (
+        f"{step.shape.chips_per_host} chips each"
+        if step.shape.kind == "tpu"
+        else f"{step.shape.chips_per_host} GPUs each"
+    )
     topology = f", topology {step.shape.topology}" if step.shape.topology else ""
     return f"{hosts} of {step.shape.name}, {chips}{topology}"
-

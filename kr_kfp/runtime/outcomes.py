@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from kr_kfp.runtime.child import Ended, Process
-from kr_kfp.wire import ExitCode, Outcome
+from kr_kfp.wire import LEAVING, ExitCode, Outcome
 
 __all__ = ["judge", "signal_of"]
 
@@ -37,51 +38,50 @@ def judge(
         several: Whether the host ran several processes, so that the failing one is named.
     """
     process = ended.first
-    common = {"host": host, "attempt": attempt, "started": started, "oom": oom}
+    blank = Outcome(kind="", host=host, attempt=attempt, started=started, oom=oom)
     who = f"process {process.rank} of this host: " if several else ""
     code = process.code if process.code is not None else 0
     returned = process.event("returned")
     if ended.terminated_at and not (returned and float(returned["time"]) < ended.terminated_at):
-        return Outcome(
+        return replace(
+            blank,
             kind="terminated",
             code=_container_code(code),
             ended=ended.terminated_at,
             detail=f"{who}SIGTERM came from outside while the function ran",
-            **common,
         )
     if not process.failed:
         done = process.event("done") or {}
         late = f"{who}the process ended with {_words(code)} after the function had returned and its results were safe"
-        return Outcome(kind="ok", ended=float(done.get("time", process.ended)), warnings=_if(code != 0, late), **common)
-    return _judge_failed(process, who, code, finish_grace, common)
+        warnings = (late,) if code else ()
+        return replace(blank, kind="ok", ended=float(done.get("time", process.ended)), warnings=warnings)
+    return _judge_failed(process, who, code, finish_grace, blank)
 
 
-def _judge_failed(
-    process: Process, who: str, code: int, finish_grace: float, common: dict[str, int | float | bool]
-) -> Outcome:
+def _judge_failed(process: Process, who: str, code: int, finish_grace: float, blank: Outcome) -> Outcome:
     shown = _container_code(code)
     if setup := process.event("setup"):
-        return Outcome(
-            kind="setup", code=ExitCode.SETUP, ended=float(setup["time"]), detail=who + setup["message"], **common
-        )
-    if error := process.event("exception"):
-        return Outcome(
-            kind="exception", code=shown, ended=float(error["time"]), error=process.error, detail=who, **common
+        detail = who + str(setup["message"])
+        return replace(blank, kind="setup", code=ExitCode.SETUP, ended=float(setup["time"]), detail=detail)
+    if raised := process.event("exception"):
+        return replace(
+            blank, kind="exception", code=shown, ended=float(raised["time"]), error=process.error, detail=who
         )
     if stop := process.event("exit"):
         detail = f"{who}sys.exit({stop['code']!r}) ended the process before the function returned"
-        return Outcome(kind="exit", code=shown, ended=float(stop["time"]), detail=detail, **common)
+        return replace(blank, kind="exit", code=shown, ended=float(stop["time"]), detail=detail)
     returned = process.event("returned")
-    if returned:
-        waited = process.ended - float(returned["time"])
-        if waited >= finish_grace - 1.0:
-            detail = f"{who}the function returned, then {waited:.0f} s passed while other hosts had not finished"
-            return Outcome(kind="late", code=shown, ended=process.ended, detail=detail, **common)
+    waited = process.ended - float(returned["time"]) if returned else 0.0
+    # One second less, since JAX counts its timeout in whole seconds.
+    if returned and waited >= finish_grace - 1.0:
+        detail = f"{who}the function returned, then {waited:.0f} s passed while other hosts had not finished"
+        return replace(blank, kind="late", code=shown, ended=process.ended, detail=detail)
     number = signal_of(code)
-    where = "after the function had returned, while it left the group of hosts" if returned else ""
-    detail = f"{who}the process ended with {_words(code)} {where or 'before the function returned'}"
-    kind = "signal" if number else "exit"
-    return Outcome(kind=kind, code=shown, signal=number, ended=process.ended, detail=detail, **common)
+    when = LEAVING if returned else "before the function returned"
+    detail = f"{who}the process ended with {_words(code)} {when}"
+    return replace(
+        blank, kind="signal" if number else "exit", code=shown, signal=number, ended=process.ended, detail=detail
+    )
 
 
 def _words(code: int) -> str:
@@ -92,7 +92,3 @@ def _words(code: int) -> str:
         return f"signal {signal.Signals(number).name}"
     except ValueError:
         return f"signal {number}"
-
-
-def _if(condition: bool, text: str) -> tuple[str, ...]:
-    return (text,) if condition else ()

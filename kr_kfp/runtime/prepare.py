@@ -39,7 +39,8 @@ def process(payload: Payload, command: Sequence[str], work: str, rank: int, coun
         **os.environ,
         "KR_KFP_RUNNER_PID": str(os.getpid()),
         "KR_KFP_FAULTS": os.path.join(folder, "faults"),
-        **_process_env(payload.options, index, rank, count)}
+        **_process_env(payload.options, index, rank, count),
+    }
     library = env.get("KR_KFP_LIBRARY", "")
     if os.path.isdir(library):
         env["PYTHONPATH"] = ":".join(filter(None, (library, env.get("PYTHONPATH"))))
@@ -143,5 +144,3 @@ def await_leader(index: int, limit: float) -> None:
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
         print(f"kr_kfp: {text}", file=sys.stderr, flush=True)
-
-

@@ -38,7 +38,7 @@ def empty_outputs(executor_input: Json, outputs: Json, attempt: int) -> list[str
     empty = []
     for name, uri in output_uris(executor_input).items():
         expected = attempt_uri(uri, attempt)
-        artifact = next(iter((written.get(name) or {}).get("artifacts") or ()), {})
+        artifact: Json = next(iter((written.get(name) or {}).get("artifacts") or ()), {})
         untouched = not artifact.get("metadata") and artifact.get("uri", expected) == expected
         if untouched and is_local(uri) and not os.path.exists(expected.removeprefix("file://")):
             empty.append(name)

@@ -195,12 +195,16 @@ def explain(name: str) -> Explanation:
     topology = entry if entry and entry.shape.topology and entry.shape.topology in text else None
     gpu = entry if entry and entry.shape.kind == "gpu" else None
     readings: list[Reading] = [
-        ("Google's name (Cloud TPU, xpk, axlearn, maxtext)", counted and counted.shape, _cores(counted)),
-        ("kinetic's name (counts chips)", kinetic and kinetic.shape, _chips(kinetic)),
-        ("topology", topology and topology.shape, "family and topology, free of doubt" if topology else ""),
-        ("GPU", gpu and gpu.shape, f"{gpu.count} on each host" if gpu else ""),
+        ("Google's name (Cloud TPU, xpk, axlearn, maxtext)", _shape(counted), _cores(counted)),
+        ("kinetic's name (counts chips)", _shape(kinetic), _chips(kinetic)),
+        ("topology", _shape(topology), "family and topology, free of doubt" if topology else ""),
+        ("GPU", _shape(gpu), f"{gpu.count} on each host" if gpu else ""),
     ]
     return Explanation(name=name, taken=taken, readings=tuple(readings), notes=entry.notes if entry else ())
+
+
+def _shape(entry: Entry | None) -> Shape | None:
+    return entry.shape if entry else None
 
 
 def _cores(entry: Entry | None) -> str:

@@ -1,4 +1,6 @@
-"""(StepSpec, Launch) -> LeaderWorkerSet, as ``leaderworkerset.x-k8s.io/v1`` (kubernetes-sigs/lws, api/leaderworkerset/v1).
+"""(StepSpec, Launch) -> LeaderWorkerSet, as ``leaderworkerset.x-k8s.io/v1``.
+
+Source of all fields and labels: kubernetes-sigs/lws, ``api/leaderworkerset/v1/leaderworkerset_types.go``.
 
 ``restartPolicy: None``: pods of a StatefulSet restart for ever, and with any other policy LWS makes the whole group
 anew when a training that has finished is restarted by the kubelet (measured: four complete runs in 12 s). The launcher

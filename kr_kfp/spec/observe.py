@@ -93,7 +93,7 @@ def observe(
 def _host(index: int, pods: Sequence[Json], gone: Collection[str], lost: Mapping[str, str]) -> HostState:
     """Judge one index by the first of its pods in which user code started: another one must never start it again."""
     states = [
-        _pod(index, pod, pod["metadata"]["uid"] in gone, lost.get(pod["metadata"]["uid"], ""))
+        _pod(index, pod, gone=pod["metadata"]["uid"] in gone, node_lost=lost.get(pod["metadata"]["uid"], ""))
         for pod in sorted(pods, key=lambda p: str(p["metadata"].get("creationTimestamp", "")))
     ]
     begun = [state for state in states if state.phase is not Phase.WAITING]
@@ -105,9 +105,9 @@ def _host(index: int, pods: Sequence[Json], gone: Collection[str], lost: Mapping
     return first
 
 
-def _pod(index: int, pod: Json, gone: bool, node_lost: str) -> HostState:
+def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # noqa: PLR0911 - a table
     metadata, status = pod["metadata"], pod.get("status") or {}
-    container = next((c for c in status.get("containerStatuses") or () if c.get("name") == CONTAINER), {})
+    container: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == CONTAINER), {})
     state, last = container.get("state") or {}, container.get("lastState") or {}
     terminated = last.get("terminated") or state.get("terminated")
     running = state.get("running")

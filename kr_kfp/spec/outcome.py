@@ -3,7 +3,7 @@
 | seen | verdict |
 |---|---|
 | every host ended well | SUCCESS |
-| a host failed by its own doing | FAILURE of the first by its outcome's time, once all have ended or SETTLE has passed |
+| a host failed by its own doing | FAILURE of the first by its outcome's time, after SETTLE or when all ended |
 | the same, and the failure is one of ``retry_on`` | RESTART |
 | a host was lost, and no host failed by its own doing | RESTART |
 | hosts failed only as they do when a peer goes away | wait PEER_GRACE for the peer's own story, then FAILURE |
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kr_kfp.spec.observe import HostState, Phase
-from kr_kfp.wire import Outcome
+from kr_kfp.wire import LEAVING, Outcome
 
 __all__ = ["PEER_GRACE", "SETTLE", "Decision", "Verdict", "decide", "describe_outcome", "follows_a_peer", "headline"]
 
@@ -92,7 +92,7 @@ def follows_a_peer(outcome: Outcome) -> bool:
         return False
     if outcome.kind == "signal" and outcome.signal == 6:
         return True
-    if outcome.kind in ("signal", "exit") and "left the group" in outcome.detail:
+    if outcome.kind in ("signal", "exit") and LEAVING in outcome.detail:
         return True
     if outcome.kind == "setup":
         return "jax.distributed.initialize(" in outcome.detail
@@ -110,7 +110,7 @@ def is_retried(outcome: Outcome, retry_on: Sequence[str]) -> bool:
     return not names.isdisjoint(retry_on)
 
 
-def decide(
+def decide(  # noqa: PLR0911 - one return a row of the table
     states: Sequence[HostState],
     *,
     now: float,

@@ -1,6 +1,5 @@
 """The runner and the executor as real processes: how user code ends is what the outcome says."""
 
-
 import os
 import re
 import signal
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from kfp import dsl
-from tests.hosts import Host, free_port, payload_of, start_host, until
 
 from kr_kfp.wire import OUTCOME_PREFIX, Outcome, unpack
+from tests.hosts import Host, free_port, payload_of, start_host, until
 
 
 @dsl.component(base_image="python:3.12", install_kfp_package=False)
@@ -98,9 +97,7 @@ def test_good_end_carries_the_outputs(tmp_path: Path, hosts: list[Host]) -> None
         ("kill", 137, "signal", 9, "the process ended with signal SIGKILL before the function returned"),
     ],
 )
-def test_bad_ends(
-    mode: str, code: int, kind: str, number: int, detail: str, tmp_path: Path, hosts: list[Host]
-) -> None:
+def test_bad_ends(mode: str, code: int, kind: str, number: int, detail: str, tmp_path: Path, hosts: list[Host]) -> None:
     """Every way to end before the function returned is a failure that says which."""
     seen, outcome, _ = end(mode, tmp_path, hosts)
     assert (seen, outcome.code, outcome.kind, outcome.signal, outcome.detail) == (code, code, kind, number, detail)
@@ -122,7 +119,7 @@ def test_exception_names_the_line_in_the_authors_file(tmp_path: Path, hosts: lis
 
 
 def test_segfault_names_its_line(tmp_path: Path, hosts: list[Host]) -> None:
-    """faulthandler's stack becomes the place of a native crash."""
+    """Faulthandler's stack becomes the place of a native crash."""
     _, outcome, _ = end("segfault", tmp_path, hosts)
     error = outcome.error
     assert error is not None
@@ -238,7 +235,9 @@ def test_worker_writes_no_outputs(tmp_path: Path, hosts: list[Host]) -> None:
     """A worker's file in an output's path is an error that names it; its uri stays KFP's."""
     code, outcome, _ = end("ok", tmp_path, hosts, index=1)
     assert (code, outcome.kind) == (1, "worker-files")
-    assert outcome.detail.startswith("a worker wrote into the path of an output, where only host 0's files count: model.")
+    assert outcome.detail.startswith(
+        "a worker wrote into the path of an output, where only host 0's files count: model."
+    )
     assert not (tmp_path / "out" / "model").exists()
 
 
@@ -374,6 +373,8 @@ def test_late_leader_beyond_finish_grace(tmp_path: Path, hosts: list[Host]) -> N
     outcome = pair[1].outcome()
     assert outcome.kind == "late"
     # JAX counts whole seconds and adds its own round trips.
-    found = re.fullmatch(r"the function returned, then (\d+) s passed while other hosts had not finished", outcome.detail)
+    found = re.fullmatch(
+        r"the function returned, then (\d+) s passed while other hosts had not finished", outcome.detail
+    )
     assert found is not None
     assert int(found[1]) in (3, 4, 5)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.steps import fault, launching, left_over, starts_of
 
 TRAIN = Path(__file__).parent.parent / "steps.py"
@@ -196,7 +197,9 @@ def test_notebook_with_a_token_runs_locally(root: Path) -> None:
 
 def test_kfp_pod_is_not_local(root: Path) -> None:
     """In a KFP executor pod the local cluster is never taken silently."""
-    with launching(fault, root / "task", arguments(root, "ok"), env={"KFP_POD_NAME": "p", "KR_KFP_RUN_DIR": str(root)}) as launch:
+    with launching(
+        fault, root / "task", arguments(root, "ok"), env={"KFP_POD_NAME": "p", "KR_KFP_RUN_DIR": str(root)}
+    ) as launch:
         assert launch.wait(60) == 64
         assert "This version of kr_kfp runs groups on the local cluster only" in launch.termination.read_text()
     assert not (root / "mark").exists()

@@ -139,6 +139,48 @@ def test_supervisor_and_guard_are_killed(kit: Kit, name: str) -> None:
     kit.delete(made)
 
 
+def test_a_fault_of_the_supervisor_ends_its_group(kit: Kit) -> None:
+    """A supervisor that cannot go on ends, says why in its log, and takes everything along."""
+    kit.sh(f"{ESCAPES['two-forks']} exec sleep 1001", hosts=2)
+    until(lambda: len(sleepers(kit)) == 4)
+    _, worker = kit.pods(2)
+    recorder = kit.watch()
+    pods = kit.root / "train" / "pods"
+    pods.rename(kit.root / "train" / "moved")
+    pods.touch()
+    kit.cluster.delete_pod("train-0-1", uid=worker["metadata"]["uid"])
+    recorder.wait(lambda e: e.kind == "group-gone")
+    assert sleepers(kit) == []
+    log = (kit.root / "train" / "supervisor.log").read_text(encoding="utf-8")
+    assert "Traceback (most recent call last):" in log.splitlines()
+    assert "NotADirectoryError" in log
+
+
+def test_one_of_many_creators_wins(kit: Kit) -> None:
+    """Of creators of one name at the same time exactly one makes the group; the others are told that it exists."""
+    script = """
+        from kr_kfp.errors import ConflictError
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            cluster.create_group(manifest(["sleep", "1000"]))
+        except ConflictError as refused:
+            print(refused.reason)
+        else:
+            print("made")
+    """
+    with contextlib.ExitStack() as stack:
+        creators = [stack.enter_context(launcher(script)) for _ in range(6)]
+        assert [said(creator) for creator in creators] == ["ready"] * 6
+        for creator in creators:
+            assert creator.stdin is not None
+            creator.stdin.write("go\n")
+            creator.stdin.flush()
+        answers = [said(creator) for creator in creators]
+    assert sorted(answers) == ["AlreadyExists"] * 5 + ["made"]
+    assert len(list_groups()) == 1
+
+
 def test_what_was_left_long_ago_is_cleared(kit: Kit) -> None:
     """A create also removes the folders of other groups whose supervisors were killed more than a day ago."""
     for name in ("old", "young"):

@@ -120,7 +120,9 @@ def test_interface_of_lws_has_one_input_more(tmp_path_factory: pytest.TempPathFa
     assert mine.pop("taskConfigPassthroughs") == [{"field": field} for field in FIELDS]
     assert mine == theirs
     assert ir["root"] == plain["root"]
-    assert platform["platforms"]["kubernetes"] == {"deploymentSpec": {"executors": {"exec-train": {"podMetadata": ANNOTATION}}}}
+    assert platform["platforms"]["kubernetes"] == {
+        "deploymentSpec": {"executors": {"exec-train": {"podMetadata": ANNOTATION}}}
+    }
 
 
 def test_plain_pod_compiles_as_kfp_does(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -202,7 +204,9 @@ def test_lws_task_takes_settings(tmp_path_factory: pytest.TempPathFactory) -> No
     made = component(declared.train, accelerator="v5litepod-16", labels={"team": "a"})
 
     def setting(task: Any) -> Any:
-        task.set_cpu_limit("4").set_memory_limit("8Gi").set_env_variable("A", "b").set_retry(2).set_caching_options(False)
+        task.set_cpu_limit("4").set_memory_limit("8Gi").set_env_variable("A", "b").set_retry(2).set_caching_options(
+            False
+        )
         kubernetes.add_node_selector(task, "pool", "a")
         kubernetes.add_toleration(task, key="k", operator="Exists")
         kubernetes.mount_pvc(task, "claim", "/mnt")
@@ -243,9 +247,7 @@ def test_set_timeout_on_a_pod(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_passthrough_off(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Without passthrough the component has no further input, and resources are the launcher's."""
-    made = component(
-        declared.train, hosts=2, passthrough=False, launcher_resources={"cpu": "500m", "memory": "512Mi"}
-    )
+    made = component(declared.train, hosts=2, passthrough=False, launcher_resources={"cpu": "500m", "memory": "512Mi"})
     assert TASK_CONFIG_INPUT not in made.component_spec.inputs
     ir, _ = compiled(pipeline_of(made), tmp_path_factory)
     assert "taskConfigPassthroughs" not in ir["components"]["comp-train"]
@@ -272,7 +274,12 @@ def test_options_leave_the_original_alone() -> None:
     before = (base.step, list(base.component_spec.implementation.container.command))
     small = base.options(accelerator="v5litepod-1", base_image="ml:2", packages_to_install=["jax"])
     assert (base.step, base.component_spec.implementation.container.command) == before
-    assert (small.step.backend, small.step.hosts, small.step.image, small.step.finish_grace) == ("pod", 1, "ml:2", 300.0)
+    assert (small.step.backend, small.step.hosts, small.step.image, small.step.finish_grace) == (
+        "pod",
+        1,
+        "ml:2",
+        300.0,
+    )
     assert TASK_CONFIG_INPUT not in small.component_spec.inputs
     assert "'jax'" in small.component_spec.implementation.container.command[-5]
     again = small.options(accelerator="v5litepod-16")

@@ -58,7 +58,10 @@ def test_no_false_alarm(body: str) -> None:
         ("def inner():\n    return helper(1)\ninner()", [("helper", (3,))]),
         ("print([helper(i) for i in range(x)])", [("helper", (2,))]),
         ("run = lambda: (\n    CONSTANT\n)\nrun()", [("CONSTANT", (3,))]),
-        ("class Net(Base):\n    size = SIZE\n    def call(self):\n        return size", [("Base", (2,)), ("SIZE", (3,)), ("size", (5,))]),
+        (
+            "class Net(Base):\n    size = SIZE\n    def call(self):\n        return size",
+            [("Base", (2,)), ("SIZE", (3,)), ("size", (5,))],
+        ),
         ("def helper(a=DEFAULT): pass\nhelper()", [("DEFAULT", (2,))]),
         ("np.zeros(x)", [("np", (2,))]),
         ("print(f'{x} {NAME}')", [("NAME", (2,))]),

@@ -27,7 +27,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     [
         (None, Package(requirement="kr-kfp==1.2")),
         (
-            {"url": "https://git.example/kr-kfp", "vcs_info": {"vcs": "git", "commit_id": COMMIT, "requested_revision": "x"}},
+            {
+                "url": "https://git.example/kr-kfp",
+                "vcs_info": {"vcs": "git", "commit_id": COMMIT, "requested_revision": "x"},
+            },
             Package(requirement=f"kr-kfp @ git+https://git.example/kr-kfp@{COMMIT}"),
         ),
         (
@@ -119,7 +122,7 @@ def test_local_folder_is_offered_as_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_wheel_is_what_pip_takes(tmp_path: Path) -> None:
-    """pip installs the wheel without an index, and the same files give the same bytes."""
+    """Pip installs the wheel without an index, and the same files give the same bytes."""
     root = Path(kr_kfp.__file__).resolve().parent
     wheel = pack_wheel(root, "kr-kfp", "1.2", tmp_path)
     first = wheel.read_bytes()
@@ -148,6 +151,6 @@ def test_requirement_in_the_command() -> None:
 
 
 def test_indexes_of_the_component() -> None:
-    """pip's settings of the component count for kr_kfp too."""
+    """Pip's settings of the component count for kr_kfp too."""
     text = script(pip_index_urls=["https://a.example", "https://b.example"], pip_trusted_hosts=["a.example"])
     assert "--index-url https://a.example --extra-index-url https://b.example --trusted-host a.example" in text

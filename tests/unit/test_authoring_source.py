@@ -69,7 +69,7 @@ def test_postponed_annotations_give_the_same_interface() -> None:
         data: Input[Dataset],
         lr: float = 1e-3,
         resume: Optional[str] = None,  # noqa: UP045 - as old code writes it
-    ) -> NamedTuple("Result", [("loss", float), ("steps", int)]):  # type: ignore[valid-type] # noqa: F821
+    ) -> NamedTuple("Result", [("loss", float), ("steps", int)]):  # type: ignore[valid-type]
         """Train."""
 
     plain = dsl.component(declared.postponed_twin, base_image="python:3.12").component_spec
@@ -127,8 +127,10 @@ def test_postponed_annotation_that_cannot_be_read() -> None:
 def test_quoted_annotation() -> None:
     """KFP reads annotations in the pod, where quotes would still be quotes."""
     assert refusal(declared.quoted) == [
-        "annotation of data: 'dsl.Input[dsl.Dataset]' is in quotes, and KFP reads annotations as objects in the pod. "
-        "Fix: write dsl.Input[dsl.Dataset] without quotes."
+        (
+            "annotation of data: 'dsl.Input[dsl.Dataset]' is in quotes, and KFP reads annotations as objects in the pod. "
+            "Fix: write dsl.Input[dsl.Dataset] without quotes."
+        )
     ]
 
 
@@ -141,11 +143,15 @@ def test_module_constant_and_helper() -> None:
 
     where = "tests/unit/test_authoring_source.py"
     assert refusal(train) == [
-        f"BATCH: used at {where}:{line_of(train, 'size = BATCH')}, {where}:{line_of(train, 'return helper')}, but it is a "
-        "int beside it; KFP ships only the function's own text. "
-        "Fix: define it inside the function, or make it a parameter.",
-        f"helper: used at {where}:{line_of(train, 'return helper')}, but it is a function beside it; KFP ships only the "
-        "function's own text. Fix: add additional_funcs=[helper], or define it inside the function.",
+        (
+            f"BATCH: used at {where}:{line_of(train, 'size = BATCH')}, {where}:{line_of(train, 'return helper')}, but it is a "
+            "int beside it; KFP ships only the function's own text. "
+            "Fix: define it inside the function, or make it a parameter."
+        ),
+        (
+            f"helper: used at {where}:{line_of(train, 'return helper')}, but it is a function beside it; KFP ships only the "
+            "function's own text. Fix: add additional_funcs=[helper], or define it inside the function."
+        ),
     ]
 
 
@@ -156,7 +162,9 @@ def test_helper_as_additional_function() -> None:
         return helper(count)
 
     [problem] = refusal(train, additional_funcs=[helper])
-    assert problem.startswith(f"BATCH: used at tests/unit/test_authoring_source.py:{line_of(helper, 'number + BATCH')}, ")
+    assert problem.startswith(
+        f"BATCH: used at tests/unit/test_authoring_source.py:{line_of(helper, 'number + BATCH')}, "
+    )
 
     def own(number: int) -> int:
         return number + 1
@@ -172,7 +180,7 @@ def test_closure_module_class_and_unknown_name() -> None:
     width = 3
 
     def train(count: int) -> None:
-        print(width, collections.Counter(), Result(1.0), Path("."), undefined)  # type: ignore[name-defined] # noqa: F821
+        print(width, collections.Counter(), Result(1.0), Path(), undefined)  # type: ignore[name-defined] # noqa: F821
 
     fixes = {text.partition(":")[0]: text.rpartition("Fix: ")[2] for text in refusal(train)}
     assert fixes == {
@@ -187,7 +195,7 @@ def test_closure_module_class_and_unknown_name() -> None:
 def test_names_at_definition() -> None:
     """Defaults and annotations are evaluated in the pod too."""
 
-    def train(count: int = BATCH) -> typing.NamedTuple("R", [("a", int)]):  # type: ignore[valid-type] # noqa: F821
+    def train(count: int = BATCH) -> typing.NamedTuple("R", [("a", int)]):  # type: ignore[valid-type]
         ...
 
     def other() -> Result: ...  # type: ignore[empty-body]
@@ -209,8 +217,9 @@ def test_kr_kfp_itself_is_carried() -> None:
     def train(count: int) -> None:
         print(kr_kfp.context(), place().host, kk.__version__)
 
-    assert "\nfrom typing import *\nfrom kr_kfp import context as place\nimport kr_kfp\nimport kr_kfp as kk\n" in shipped(
-        component(train)
+    assert (
+        "\nfrom typing import *\nfrom kr_kfp import context as place\nimport kr_kfp\nimport kr_kfp as kk\n"
+        in shipped(component(train))
     )
 
 
@@ -263,27 +272,41 @@ at the left""")
 @pytest.mark.parametrize(
     ("func", "problem"),
     [
-        (len, "function: it is a builtin_function_or_method, not a Python function. Fix: write a function with def, and decorate that."),
-        (lambda x: x, "function: '<lambda>' is a lambda, and KFP ships functions written with def. Fix: write it with def."),
+        (
+            len,
+            "function: it is a builtin_function_or_method, not a Python function. Fix: write a function with def, and decorate that.",
+        ),
+        (
+            lambda x: x,
+            "function: '<lambda>' is a lambda, and KFP ships functions written with def. Fix: write it with def.",
+        ),
         (
             decorated,
-            "function: 'decorated' is wrapped by another decorator, and KFP ships the function's text without decorators. "
-            "Fix: call the wrapper's code inside the function.",
+            (
+                "function: 'decorated' is wrapped by another decorator, and KFP ships the function's text without decorators. "
+                "Fix: call the wrapper's code inside the function."
+            ),
         ),
         (
             waits,
-            "function: 'waits' is a coroutine or a generator, whose body KFP never runs. "
-            "Fix: write an ordinary function, with asyncio.run(...) inside if need be.",
+            (
+                "function: 'waits' is a coroutine or a generator, whose body KFP never runs. "
+                "Fix: write an ordinary function, with asyncio.run(...) inside if need be."
+            ),
         ),
         (
             without_source(),
-            "function: 'train' has no source that could be read (it is from <string>). "
-            "Fix: define it in a file or a notebook cell.",
+            (
+                "function: 'train' has no source that could be read (it is from <string>). "
+                "Fix: define it in a file or a notebook cell."
+            ),
         ),
         (
             text_at_the_left(),
-            "function: 'train' cannot be taken out of its surroundings: a line of it, such as a line of a text, begins "
-            "further left than its def. Fix: define it at the top of a module, or indent that line.",
+            (
+                "function: 'train' cannot be taken out of its surroundings: a line of it, such as a line of a text, begins "
+                "further left than its def. Fix: define it at the top of a module, or indent that line."
+            ),
         ),
     ],
 )
@@ -346,7 +369,9 @@ def test_text_that_both_would_change() -> None:
         return "$$ {{$.pipeline_job_uuid}}"
 
     [problem] = refusal(train)
-    assert problem.startswith("function: the source holds both '$$' or '$(NAME)', which Kubernetes changes, and '{{$', ")
+    assert problem.startswith(
+        "function: the source holds both '$$' or '$(NAME)', which Kubernetes changes, and '{{$', "
+    )
 
 
 def test_artifact_class_that_no_pod_can_import() -> None:
@@ -360,8 +385,10 @@ def test_artifact_class_that_no_pod_can_import() -> None:
 
     home = "tests.unit.test_authoring_source.test_artifact_class_that_no_pod_can_import.<locals>"
     assert refusal(train) == [
-        f"Local: the artifact class is defined in {home}, which cannot be imported in the pod. "
-        "Fix: put it into a module of a package that the image has."
+        (
+            f"Local: the artifact class is defined in {home}, which cannot be imported in the pod. "
+            "Fix: put it into a module of a package that the image has."
+        )
     ]
 
 

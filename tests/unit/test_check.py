@@ -49,26 +49,40 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("accelerator", 5, "accelerator: 5 is of type int. Fix: give a name such as 'v5litepod-16', or Tpu(...), or Gpu(...)."),
+        (
+            "accelerator",
+            5,
+            "accelerator: 5 is of type int. Fix: give a name such as 'v5litepod-16', or Tpu(...), or Gpu(...).",
+        ),
         ("hosts", 0, "hosts: 0 is less than 1. Fix: give a whole number from 1."),
         ("hosts", True, "hosts: True is of type bool. Fix: give a whole number from 1."),
         ("hosts", "4", "hosts: '4' is of type str. Fix: give a whole number from 1."),
         ("slices", 1.0, "slices: 1.0 is of type float. Fix: give a whole number from 1."),
         ("backend", "lsw", "backend: 'lsw' is not one of 'auto', 'pod' or 'lws'. Fix: did you mean 'lws'?"),
-        ("backend", "pathways", "backend: 'pathways' is not available in this version. Fix: use 'lws' or leave it out."),
+        (
+            "backend",
+            "pathways",
+            "backend: 'pathways' is not available in this version. Fix: use 'lws' or leave it out.",
+        ),
         ("backend", None, "backend: None is not one of 'auto', 'pod' or 'lws'. Fix: choose 'auto', 'pod' or 'lws'."),
         (
             "framework",
             "tensorflow",
-            "framework: 'tensorflow' is not one of 'auto', 'jax', 'torch' or 'none'. "
-            "Fix: choose 'auto', 'jax', 'torch' or 'none'.",
+            (
+                "framework: 'tensorflow' is not one of 'auto', 'jax', 'torch' or 'none'. "
+                "Fix: choose 'auto', 'jax', 'torch' or 'none'."
+            ),
         ),
         (
             "processes_per_host",
             "tpu",
             "processes_per_host: 'tpu' is of type str. Fix: give a whole number from 1 or 'gpu'.",
         ),
-        ("timeout", "1x", "timeout: '1x' is no duration. Fix: write '90s', '90m', '1h30m', '2d' or a number of seconds."),
+        (
+            "timeout",
+            "1x",
+            "timeout: '1x' is no duration. Fix: write '90s', '90m', '1h30m', '2d' or a number of seconds.",
+        ),
         (
             "finish_grace",
             -1,
@@ -76,32 +90,52 @@ def test_defaults() -> None:
         ),
         ("max_restarts", -1, "max_restarts: -1 is less than 0. Fix: give a whole number from 0."),
         ("spot", 1, "spot: 1 is of type int. Fix: give True or False."),
-        ("logs", "worker", "logs: 'worker' is not one of 'leader', 'all' or 'none'. Fix: choose 'leader', 'all' or 'none'."),
+        (
+            "logs",
+            "worker",
+            "logs: 'worker' is not one of 'leader', 'all' or 'none'. Fix: choose 'leader', 'all' or 'none'.",
+        ),
         (
             "cluster",
             "gke:p/l",
-            "cluster: 'gke:p/l' names no cluster. Fix: write 'kubeconfig', 'kubeconfig:<context>', "
-            "'gke:<project>/<location>/<name>' or 'local'.",
+            (
+                "cluster: 'gke:p/l' names no cluster. Fix: write 'kubeconfig', 'kubeconfig:<context>', "
+                "'gke:<project>/<location>/<name>' or 'local'."
+            ),
         ),
         ("launcher_image", "a b", "launcher_image: 'a b' is no image name. Fix: give a name such as 'python:3.12'."),
-        ("checkpoint_root", "ckpt", "checkpoint_root: 'ckpt' is no URI. Fix: write a URI such as 'gs://bucket/folder'."),
+        (
+            "checkpoint_root",
+            "ckpt",
+            "checkpoint_root: 'ckpt' is no URI. Fix: write a URI such as 'gs://bucket/folder'.",
+        ),
         ("kr_kfp_package_path", " ", "kr_kfp_package_path: it is empty. Fix: give a text, or leave it out."),
         ("packages_to_install", "keras", "packages_to_install: 'keras' is a text, not a list. Fix: write ['keras']."),
         ("packages_to_install", [1], "packages_to_install[0]: 1 is of type int. Fix: give a text."),
-        ("env", ["A"], "env: ['A'] is of type list. Fix: give a dict of names and texts, such as {'LOG_LEVEL': 'debug'}."),
+        (
+            "env",
+            ["A"],
+            "env: ['A'] is of type list. Fix: give a dict of names and texts, such as {'LOG_LEVEL': 'debug'}.",
+        ),
         ("env", {"A": 1}, "env['A']: 1 is of type int, not text. Fix: write '1'."),
         (
             "env",
             {"A": None},
             "env['A']: None is of type NoneType, not text. Fix: give a text, Secret(name, key) or ConfigKey(name, key).",
         ),
-        ("env", {"a=b": "x"}, "env['a=b']: 'a=b' is no name of an environment variable. Fix: use letters, digits and _."),
+        (
+            "env",
+            {"a=b": "x"},
+            "env['a=b']: 'a=b' is no name of an environment variable. Fix: use letters, digits and _.",
+        ),
         ("env", {"A": "\0"}, "env['A']: the text holds a zero byte. Fix: leave it out: no process can have it."),
         (
             "env",
             {"A": Secret("My_Secret", "key")},
-            "env['A'].name: 'My_Secret' is no name of a Kubernetes Secret. "
-            "Fix: use lower-case letters, digits, - and ., at most 253.",
+            (
+                "env['A'].name: 'My_Secret' is no name of a Kubernetes Secret. "
+                "Fix: use lower-case letters, digits, - and ., at most 253."
+            ),
         ),
         (
             "env",
@@ -111,21 +145,27 @@ def test_defaults() -> None:
         (
             "labels",
             {"exp": "a b"},
-            "labels['exp']: 'a b' is no value of a Kubernetes label. "
-            "Fix: use at most 63 letters, digits, -, _ and ., with a letter or digit at both ends.",
+            (
+                "labels['exp']: 'a b' is no value of a Kubernetes label. "
+                "Fix: use at most 63 letters, digits, -, _ and ., with a letter or digit at both ends."
+            ),
         ),
         (
             "labels",
             {"exp": "x" * 64},
-            f"labels['exp']: '{'x' * 64}' is no value of a Kubernetes label. "
-            "Fix: use at most 63 letters, digits, -, _ and ., with a letter or digit at both ends.",
+            (
+                f"labels['exp']: '{'x' * 64}' is no value of a Kubernetes label. "
+                "Fix: use at most 63 letters, digits, -, _ and ., with a letter or digit at both ends."
+            ),
         ),
         ("labels", {"exp": 1}, "labels['exp']: 1 is of type int. Fix: write '1'."),
         (
             "labels",
             {"a b": "x"},
-            "labels['a b']: 'a b' is no name of a Kubernetes label or annotation. "
-            "Fix: use at most 63 letters, digits, -, _ and . after an optional prefix such as 'team.example/'.",
+            (
+                "labels['a b']: 'a b' is no name of a Kubernetes label or annotation. "
+                "Fix: use at most 63 letters, digits, -, _ and . after an optional prefix such as 'team.example/'."
+            ),
         ),
         (
             "labels",
@@ -148,12 +188,18 @@ def test_defaults() -> None:
             "retry_on: 'oom' is of type str. Fix: give a set, such as {'oom', 42, 'ConnectionError'}.",
         ),
         ("retry_on", {0}, "retry_on[0]: 0 is no exit code of a failure. Fix: give a code from 1 to 255."),
-        ("retry_on", {int}, "retry_on[<class 'int'>]: int is no exception class. Fix: give an exception class or its name."),
+        (
+            "retry_on",
+            {int},
+            "retry_on[<class 'int'>]: int is no exception class. Fix: give an exception class or its name.",
+        ),
         (
             "retry_on",
             {"requests.Timeout"},
-            "retry_on['requests.Timeout']: 'requests.Timeout' names no failure. "
-            "Fix: give 'oom', an exit code, or the name of an exception class without its module.",
+            (
+                "retry_on['requests.Timeout']: 'requests.Timeout' names no failure. "
+                "Fix: give 'oom', an exit code, or the name of an exception class without its module."
+            ),
         ),
         (
             "launcher_resources",
@@ -223,8 +269,10 @@ def test_five_mistakes_give_five_problems() -> None:
         "host": 3,
     }
     assert problems(given) == [
-        "hosts: 3 contradicts v5litepod-16: topology 4x4 is 16 chips with 4 on each host, 16 / 4 = 4 hosts. "
-        "Fix: leave it out or write 4.",
+        (
+            "hosts: 3 contradicts v5litepod-16: topology 4x4 is 16 chips with 4 on each host, 16 / 4 = 4 hosts. "
+            "Fix: leave it out or write 4."
+        ),
         "timeout: 'soon' is no duration. Fix: write '90s', '90m', '1h30m', '2d' or a number of seconds.",
         "env['A']: 1 is of type int, not text. Fix: write '1'.",
         "env['KR_KFP_RUN']: kr_kfp sets it on every host. Fix: choose another name, or leave it out.",
@@ -273,13 +321,17 @@ def test_describe_shape() -> None:
     [
         (
             {"accelerator": "v5litepod-16", "slices": 2, "hosts": 4},
-            "hosts: 4 contradicts v5litepod-16: topology 4x4 is 16 chips with 4 on each host, 16 / 4 = 4 hosts, "
-            "times 2 slices = 8 hosts. Fix: leave it out or write 8.",
+            (
+                "hosts: 4 contradicts v5litepod-16: topology 4x4 is 16 chips with 4 on each host, 16 / 4 = 4 hosts, "
+                "times 2 slices = 8 hosts. Fix: leave it out or write 8."
+            ),
         ),
         (
             {"slices": 2},
-            "slices: 2 slices of CPU: only TPUs come in slices. "
-            "Fix: leave it out, and say with hosts= how many hosts there are.",
+            (
+                "slices: 2 slices of CPU: only TPUs come in slices. "
+                "Fix: leave it out, and say with hosts= how many hosts there are."
+            ),
         ),
         (
             {"backend": "pod", "hosts": 2},
@@ -295,14 +347,18 @@ def test_describe_shape() -> None:
         ),
         (
             {"hosts": 2, "framework": "jax", "processes_per_host": 4},
-            "processes_per_host: 4 processes on each host are for PyTorch, but framework is 'jax'. "
-            "Fix: leave it out: one JAX process drives all devices of its host; or write framework='torch'.",
+            (
+                "processes_per_host: 4 processes on each host are for PyTorch, but framework is 'jax'. "
+                "Fix: leave it out: one JAX process drives all devices of its host; or write framework='torch'."
+            ),
         ),
         (
             {"hosts": 2, "launcher_resources": {"cpu": "1"}},
-            "launcher_resources: with passthrough, KFP sends resources set on the task to the training pods and gives the "
-            "launcher none. Fix: add passthrough=False (settings made on the task then stay on the launcher), or leave it "
-            "out.",
+            (
+                "launcher_resources: with passthrough, KFP sends resources set on the task to the training pods and gives the "
+                "launcher none. Fix: add passthrough=False (settings made on the task then stay on the launcher), or leave it "
+                "out."
+            ),
         ),
         (
             {"hosts": 2, "env": {"LWS_GROUP_SIZE": "3"}},
@@ -314,18 +370,24 @@ def test_describe_shape() -> None:
         ),
         (
             {"install_kr_kfp_package": False, "kr_kfp_package_path": "x.whl"},
-            "kr_kfp_package_path: 'x.whl' is what to install, but install_kr_kfp_package is False. "
-            "Fix: leave one of the two out.",
+            (
+                "kr_kfp_package_path: 'x.whl' is what to install, but install_kr_kfp_package is False. "
+                "Fix: leave one of the two out."
+            ),
         ),
         (
             {"timeout": "1h"},
-            "timeout: '1h' means nothing for backend 'pod', which is one pod without a launcher. "
-            "Fix: leave it out, and call kfp.kubernetes.set_timeout(task, seconds) on the task.",
+            (
+                "timeout: '1h' means nothing for backend 'pod', which is one pod without a launcher. "
+                "Fix: leave it out, and call kfp.kubernetes.set_timeout(task, seconds) on the task."
+            ),
         ),
         (
             {"max_restarts": 3},
-            "max_restarts: 3 means nothing for backend 'pod', which is one pod without a launcher. "
-            "Fix: leave it out, and call set_retry(...) on the task.",
+            (
+                "max_restarts: 3 means nothing for backend 'pod', which is one pod without a launcher. "
+                "Fix: leave it out, and call set_retry(...) on the task."
+            ),
         ),
     ],
 )
@@ -336,7 +398,7 @@ def test_arguments_that_do_not_fit_together(given: dict[str, Any], problem: str)
 
 def test_misplaced_on_a_pod() -> None:
     """Exactly these arguments mean nothing for one pod; None is as good as not given."""
-    given = {name: "x" for name in OPTIONS}
+    given = dict.fromkeys(OPTIONS, "x")
     assert [problem.path for problem in check_misplaced(given, "pod")] == [
         "processes_per_host",
         "timeout",
@@ -390,8 +452,10 @@ def test_inherited_arguments_that_no_longer_fit_are_dropped() -> None:
     assert step({"accelerator": None}, inherited={"accelerator": "v5litepod-16", "slices": 2}).slices == 1
     assert step({"accelerator": None}, inherited={"hosts": 3}).hosts == 3
     assert problems({"accelerator": "v5litepod-1", "finish_grace": "1s"}, inherited=base) == [
-        "finish_grace: '1s' means nothing for backend 'pod', which is one pod without a launcher. "
-        "Fix: leave it out: a pod step has no other hosts to wait for."
+        (
+            "finish_grace: '1s' means nothing for backend 'pod', which is one pod without a launcher. "
+            "Fix: leave it out: a pod step has no other hosts to wait for."
+        )
     ]
 
 

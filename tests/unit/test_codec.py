@@ -43,7 +43,9 @@ FULL = StepSpec(
 )
 
 
-@pytest.mark.parametrize("step", [StepSpec(name="s"), FULL, replace(FULL, trusted_hosts=None)], ids=["least", "full", "x"])
+@pytest.mark.parametrize(
+    "step", [StepSpec(name="s"), FULL, replace(FULL, trusted_hosts=None)], ids=["least", "full", "x"]
+)
 def test_step_comes_back(step: StepSpec) -> None:
     """A step is equal after the way through JSON and packing."""
     assert load_step(json.loads(json.dumps(dump_step(step)))) == step
@@ -71,7 +73,11 @@ def test_dump_leaves_out_what_is_empty() -> None:
 
 def test_env_keeps_references() -> None:
     """A secret travels as a reference, never as a text."""
-    assert dump_step(FULL)["env"] == [["A", "$$ python3 ü"], ["B", {"secret": ["s", "k"]}], ["C", {"config": ["c", "k"]}]]
+    assert dump_step(FULL)["env"] == [
+        ["A", "$$ python3 ü"],
+        ["B", {"secret": ["s", "k"]}],
+        ["C", {"config": ["c", "k"]}],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,16 @@ def test_source_is_put_back() -> None:
 def test_executor_input_is_put_back(python: str) -> None:
     """What kfp.local replaced in parameters and paths is undone, and nothing else of the command."""
     value = '{"text": "python3 python3.11 /usr/bin/python3", "path": "/python3-project/out"}'
-    command = ["sh", "-c", "python3 -m pip", "def f(): 'python3'", "--executor_input", value, "--function_to_execute", "f"]
+    command = [
+        "sh",
+        "-c",
+        "python3 -m pip",
+        "def f(): 'python3'",
+        "--executor_input",
+        value,
+        "--function_to_execute",
+        "f",
+    ]
     replaced = [part.replace("python3", python) for part in command]
     assert with_executor_input(replaced, python) == (*replaced[:5], value, *replaced[6:])
 

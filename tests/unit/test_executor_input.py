@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from kr_kfp import executor_input as ei
 from kr_kfp.errors import WireError
 from kr_kfp.wire import EXECUTOR_INPUT_MARK
 
-INPUT = {
+INPUT: dict[str, Any] = {
     "inputs": {"parameterValues": {"epochs": 3, "kr_kfp_task_config": {"nodeSelector": {"a": "b"}, "affinity": None}}},
     "outputs": {
         "outputFile": "/run/train/executor_output.json",

@@ -37,9 +37,7 @@ class Rig:
 
     def make(self) -> Launcher:
         logs = LogPump(self.step.name, "none", self.said.append)
-        return Launcher(
-            self.cluster, self.clock, step=self.step, launch=self.launch, say=self.said.append, logs=logs
-        )
+        return Launcher(self.cluster, self.clock, step=self.step, launch=self.launch, say=self.said.append, logs=logs)
 
     def ok(self, host: int, **fields: object) -> Callable[[], None]:
         outcome = Outcome(kind="ok", host=host, started=self.clock.now(), ended=self.clock.now())
@@ -190,12 +188,14 @@ def test_finish_grace(grace: float, ok: bool) -> None:
 
 
 def test_timeout_counts_running_time_over_attempts() -> None:
-    """timeout sums the attempts' running time; waiting is not counted."""
+    """Timeout sums the attempts' running time; waiting is not counted."""
     rig = Rig(replace(STEP, timeout=100.0))
     begun = rig.clock.now()
     rig.clock.after(70, lambda: rig.cluster.lose_host(1))
     report = rig.launcher.run()
-    assert report.lines[-2] == "train failed in attempt 1: the function ran longer than timeout=100 s, over all attempts"
+    assert (
+        report.lines[-2] == "train failed in attempt 1: the function ran longer than timeout=100 s, over all attempts"
+    )
     # 70 s and the settling time before the restart, one second without pods, and the rest.
     assert rig.clock.now() - begun == pytest.approx(101.0, abs=0.01)
 
@@ -320,8 +320,11 @@ def test_signal_during_a_restart() -> None:
 def test_group_deleted_by_somebody() -> None:
     """A group that somebody else deletes is a failure that says so."""
     rig = Rig()
-    uid = lambda: rig.cluster.groups["train-x"]["metadata"]["uid"]  # noqa: E731
-    rig.clock.after(5, lambda: rig.cluster.delete_group("train-x", uid=uid()))
+
+    def delete() -> None:
+        rig.cluster.delete_group("train-x", uid=rig.cluster.groups["train-x"]["metadata"]["uid"])
+
+    rig.clock.after(5, delete)
     report = run(rig)
     assert not report.ok
 
