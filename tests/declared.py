@@ -2,7 +2,7 @@
 
 import linecache
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import pytest
 import yaml
@@ -12,7 +12,7 @@ from kfp.dsl.base_component import BaseComponent
 
 import kr_kfp
 from kr_kfp.runtime.bootstrap import split
-from kr_kfp.wire import unpack
+from kr_kfp.wire import Json, unpack
 from tests.artifacts import Checkpoint
 
 __all__ = ["compiled", "executor", "packed", "train"]
@@ -23,8 +23,8 @@ def train(
     epochs: int,
     model: dsl.Output[dsl.Model],
     rate: float = 0.5,
-    note: str | None = None,
-) -> NamedTuple("Result", [("loss", float), ("steps", int)]):
+    note: Optional[str] = None,
+) -> NamedTuple("Result", [("loss", float), ("steps", int)]):  # type: ignore[valid-type]
     """Train a model.
 
     Args:
@@ -38,13 +38,11 @@ def train(
         loss: The last loss.
         steps: Steps taken.
     """
-    from collections import namedtuple
-
     model.metadata["epochs"] = epochs
-    return namedtuple("Result", ["loss", "steps"])(rate, epochs)
+    return (rate, epochs)
 
 
-def compiled(target: BaseComponent, folder: pytest.TempPathFactory) -> tuple[dict, dict]:
+def compiled(target: BaseComponent, folder: pytest.TempPathFactory) -> tuple[Json, Json]:
     """Compile a component or pipeline with KFP's compiler.
 
     Returns:
@@ -56,12 +54,13 @@ def compiled(target: BaseComponent, folder: pytest.TempPathFactory) -> tuple[dic
     return documents[0], documents[1] if len(documents) > 1 else {}
 
 
-def executor(ir: dict, name: str) -> dict:
+def executor(ir: Json, name: str) -> Json:
     """Give the container of one executor of an IR."""
-    return ir["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
+    container: Json = ir["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
+    return container
 
 
-def packed(command: list) -> tuple[str, dict]:
+def packed(command: list[str]) -> tuple[str, Json]:
     """Give verb and unpacked step of a component's command."""
     verb, text, _ = split(command)
     return verb, unpack(text)
@@ -77,8 +76,8 @@ def postponed_twin(
     metrics: dsl.Output[dsl.Metrics],
     data: dsl.Input[dsl.Dataset],
     lr: float = 1e-3,
-    resume: str | None = None,
-) -> NamedTuple("Result", [("loss", float), ("steps", int)]):
+    resume: Optional[str] = None,
+) -> NamedTuple("Result", [("loss", float), ("steps", int)]):  # type: ignore[valid-type]
     """Train."""
 
 
@@ -90,7 +89,7 @@ def task_config(config: dsl.TaskConfig) -> None:
     """Take KFP's TaskConfig."""
 
 
-def configured(cfg: dict) -> None:
+def configured(cfg: dict) -> None:  # type: ignore[type-arg]
     """Take a dict."""
 
 
@@ -111,7 +110,8 @@ def named(name: str) -> Callable[..., Any]:
     space: dict[str, Any] = {}
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), space)
-    return space[name]
+    func: Callable[..., Any] = space[name]
+    return func
 
 
 @dsl.component(base_image="python:3.12")
@@ -127,7 +127,7 @@ def nothing() -> None:
 @dsl.component(base_image="python:3.12")
 def leaky() -> None:
     """Use a name that is nowhere."""
-    print(nowhere)  # noqa: F821
+    print(nowhere)  # type: ignore[name-defined] # noqa: F821
 
 
 @dsl.container_component
@@ -146,7 +146,12 @@ def shaped_by_inputs(options: Callable[..., Any]) -> BaseComponent:
     return outer
 
 
-def optional(a: int, rate: float = 0.5, resume_from: str | None = None, overrides: dict | None = None) -> None:
+def optional(
+    a: int,
+    rate: float = 0.5,
+    resume_from: Optional[str] = None,
+    overrides: Optional[dict] = None,  # type: ignore[type-arg]
+) -> None:
     """Take what need not be given."""
 
 
@@ -157,6 +162,21 @@ def large_default() -> Callable[..., Any]:
         print(text)
 
     return large
+
+
+def long_names(step: Callable[..., Any]) -> BaseComponent:
+    """Make a pipeline with a name of 100 characters around one with a loop."""
+
+    @dsl.pipeline(name="i" * 100)
+    def inner() -> None:
+        with dsl.ParallelFor([1, 2]) as item:
+            step(count=item)
+
+    @dsl.pipeline(name="p" * 100)
+    def outer() -> None:
+        inner()
+
+    return outer
 
 
 def plainly(step: Callable[..., Any]) -> BaseComponent:
@@ -171,18 +191,18 @@ def plainly(step: Callable[..., Any]) -> BaseComponent:
 
 def everything(
     text: str,
-    numbers: list,
-    table: dict,
+    numbers: list,  # type: ignore[type-arg]
+    table: dict,  # type: ignore[type-arg]
     checkpoint: dsl.Output[Checkpoint],
     default: str = "$$ $(HOME) python3",
-    nothing: str | None = None,
+    nothing: Optional[str] = None,
 ) -> str:
     """Give back all that arrived."""
     import json
     import os
+    import pathlib
 
-    with open(checkpoint.path, "w", encoding="utf-8") as file:
-        file.write(text)
+    pathlib.Path(checkpoint.path).write_text(text, encoding="utf-8")
     checkpoint.metadata["step"] = 10
     return json.dumps(
         {
@@ -203,16 +223,28 @@ def around(step: Callable[..., Any]) -> BaseComponent:
 
     @dsl.pipeline
     def outer(text: str) -> str:
-        return step(text=text, numbers=[1], table={"a": "b"}).outputs["Output"]
+        output: str = step(text=text, numbers=[1], table={"a": "b"}).outputs["Output"]
+        return output
 
     return outer
 
 
-def optional_texts(a: int, resume_from: str | None = None, overrides: dict | None = None) -> str:
+def optional_texts(
+    a: int,
+    resume_from: Optional[str] = None,
+    overrides: Optional[dict] = None,  # type: ignore[type-arg]
+) -> str:
     """Give back what arrived."""
     import json
 
     return json.dumps([a, resume_from, overrides])
+
+
+def modern(a: int, note: str | None = None, table: dict[str, str] | None = None) -> str:
+    """Give back what arrived, with types written as they are today."""
+    import json
+
+    return json.dumps([a, note, table])
 
 
 def fails(count: int) -> None:

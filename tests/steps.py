@@ -120,27 +120,24 @@ class Launch:
 def command_of(
     step: Any, folder: Path, arguments: dict[str, Any], task_config: dict[str, Any] | None = None
 ) -> list[str]:
-    """Give the task's command as kfp.local would run it, its placeholders resolved."""
+    """Give the task's command as kfp.local would run it, its placeholders resolved; a Path is an input artifact."""
     container = step.component_spec.implementation.container
     outputs = step.component_spec.outputs or {}
     values = {k: v.default for k, v in (step.component_spec.inputs or {}).items() if v.default is not None}
-    values |= arguments
+    values |= {k: v for k, v in arguments.items() if not isinstance(v, Path)}
     if task_config is not None:
         values[TASK_CONFIG_INPUT] = task_config
+    given = {k: v for k, v in arguments.items() if isinstance(v, Path)}
     artifacts = {name for name, spec in outputs.items() if "@" in str(spec.type)}
     executor_input = {
-        "inputs": {"parameterValues": values},
+        "inputs": {
+            "parameterValues": values,
+            "artifacts": {name: _artifact(name, path, "system.Dataset") for name, path in given.items()},
+        },
         "outputs": {
             "outputFile": str(folder / "executor_output.json"),
             "parameters": {n: {"outputFile": str(folder / n)} for n in outputs if n not in artifacts},
-            "artifacts": {
-                n: {
-                    "artifacts": [
-                        {"name": n, "uri": str(folder / n), "type": {"schemaTitle": "system.Model"}, "metadata": {}}
-                    ]
-                }
-                for n in artifacts
-            },
+            "artifacts": {n: _artifact(n, folder / n, str(outputs[n].type).partition("@")[0]) for n in artifacts},
         },
     }
     parts = [*container.command, *container.args]
@@ -148,6 +145,10 @@ def command_of(
         json.dumps(executor_input) if "{{$}}" in str(part) else str(part).replace("python3", sys.executable)
         for part in parts
     ]
+
+
+def _artifact(name: str, path: Path, title: str) -> dict[str, Any]:
+    return {"artifacts": [{"name": name, "uri": str(path), "type": {"schemaTitle": title}, "metadata": {}}]}
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Annotations as KFP needs them: objects, where the author's module has made texts of them.
+"""Annotations as KFP's compiler needs them, from which it reads the interface of a component.
 
-``from __future__ import annotations`` turns every annotation into text, and KFP reads the interface of a component
-from annotations. In the pod nothing is lost: KFP ships the function without that import.
+``from __future__ import annotations`` turns every annotation into text. In the pod nothing is lost: KFP ships the
+function without that import. ``str | None`` is not known to the compiler as the ``Optional[str]`` that it is; in the
+pod KFP goes by the text of it, which begins with the type.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import __future__
 import inspect
 import typing
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, UnionType
 from typing import Any
 
 from kr_kfp.errors import Problem
@@ -28,11 +29,12 @@ def resolve_annotations(func: FunctionType) -> tuple[FunctionType, tuple[Problem
         func: The author's function.
 
     Returns:
-        The function itself if none of its annotations is a text, else a copy of it (the same code, so that
+        The function itself if KFP can read its annotations, else a copy of it (the same code, so that
         ``inspect.getsource`` works), and the problems.
     """
-    texts = {name: text for name, text in inspect.get_annotations(func).items() if isinstance(text, str)}
-    if not texts:
+    given = inspect.get_annotations(func)
+    texts = {name: text for name, text in given.items() if isinstance(text, str)}
+    if not texts and not any(isinstance(value, UnionType) for value in given.values()):
         return func, ()
     postponed = bool(func.__code__.co_flags & __future__.annotations.compiler_flag)
     resolved: dict[str, Any] = {}
@@ -54,7 +56,16 @@ def resolve_annotations(func: FunctionType) -> tuple[FunctionType, tuple[Problem
     problems = [_quoted(name, resolved[name]) for name in quoted]
     if failed:
         problems.append(_postponed(func, failed))
-    return _copy(func, {**inspect.get_annotations(func), **resolved}), tuple(problems)
+    return _copy(func, {name: _optional(value) for name, value in {**given, **resolved}.items()}), tuple(problems)
+
+
+def _optional(annotation: Any) -> Any:
+    """Write ``X | None`` as ``Optional[X]``; ``None | X``, which KFP cannot read in the pod either, stays as it is."""
+    if isinstance(annotation, UnionType):
+        arguments = typing.get_args(annotation)
+        if len(arguments) == 2 and arguments[1] is type(None):
+            return typing.Optional[arguments[0]]  # noqa: UP045 - the very class that KFP looks for
+    return annotation
 
 
 def _quoted(name: str, text: str) -> Problem:

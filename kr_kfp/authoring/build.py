@@ -193,7 +193,8 @@ def _assemble(
 ) -> structures.ComponentSpec:
     """Put the prefix before KFP's command, and KFP's TaskConfig into the inputs."""
     container = spec.implementation.container
-    container.image = step.image
+    # The task's own pod is the launcher; the training pods' image travels in the step.
+    container.image = step.image if step.backend == "pod" else step.launcher_image or step.image
     container.command = [
         *prefix(
             "run" if step.backend == "pod" else "launch",

@@ -79,7 +79,9 @@ class Component(python_component.PythonComponent, Generic[P, R]):  # type: ignor
         """
         given: dict[str, Any] = {**self._declaration.given, **changes}
         built = build(self._declaration, changes=changes)
-        return Component(Declaration(func=self.python_func, given=given, lifted=self._declaration.lifted), built)
+        other = Component(Declaration(func=self.python_func, given=given, lifted=self._declaration.lifted), built)
+        _write(other, changes.get("output_component_file"))
+        return other
 
     def __call__(self, *args: Any, **kwargs: Any) -> PipelineTask:
         """Make a task of the component inside a pipeline, or run it at once (kfp.local) outside one.
@@ -170,9 +172,7 @@ def component(func: Any = None, **options: Any) -> Any:
         return func.options(**options)
     declaration = _declaration(func, options)
     made: Component = Component(declaration, build(declaration))
-    file = options.get("output_component_file")
-    if file is not None:
-        _write(made, file)
+    _write(made, options.get("output_component_file"))
     return made
 
 
@@ -187,7 +187,10 @@ def _declaration(func: Any, options: Mapping[str, Any]) -> Declaration:
     raise DeclarationError(subject, [Problem("function", kind, fix)])
 
 
-def _write(made: Component, file: str) -> None:
+def _write(made: Component[Any, Any], file: str | None) -> None:
+    """Write the component where KFP's deprecated keyword asks for it; KFP itself would write it without the prefix."""
+    if file is None:
+        return
     from kfp.compiler import Compiler
 
     warnings.warn(

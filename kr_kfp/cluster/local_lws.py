@@ -16,7 +16,7 @@ __all__ = ["LABEL", "MAIN", "check", "main_container", "merge_patch", "pod_name"
 Json = dict[str, Any]
 
 LABEL = "leaderworkerset.sigs.k8s.io"
-"""As in kr_kfp.spec.leaderworkerset, whose imports would cost the supervisor a third of its start."""
+"""As in kr_kfp.spec.leaderworkerset, whose imports would cost the supervisor a fifth of its start."""
 
 MAIN = "main"
 """Name of the container that is run; others of the pod are not."""

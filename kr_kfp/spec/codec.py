@@ -14,7 +14,7 @@ from kr_kfp.errors import WireError
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, Shape, StepSpec
 from kr_kfp.wire import PROTOCOL, Json
 
-__all__ = ["LAUNCHER_RESOURCES", "SOURCE", "dump_step", "load_step", "with_executor_input", "with_source"]
+__all__ = ["LAUNCHER_RESOURCES", "SOURCE", "dump_step", "load_step", "with_source"]
 
 SOURCE = "source"
 """Key of the shipped source, beside the step's fields; there only where a kubelet would change it on its way."""
@@ -109,29 +109,6 @@ def with_source(command: Sequence[str], data: Mapping[str, Any]) -> tuple[str, .
             if _EPHEMERAL_FILE in part:
                 parts[at + 1] = source
                 break
-    return tuple(parts)
-
-
-def with_executor_input(command: Sequence[str], python: str) -> tuple[str, ...]:
-    """Put ``python3`` back into the ExecutorInput of KFP's command.
-
-    kfp.local writes the path of its Python for every ``python3`` in a command (``local/subprocess_task_handler.py``,
-    ``replace_python_executable``), so also into the values of parameters and the paths of outputs.
-
-    Args:
-        command: KFP's own command with its arguments, placeholders resolved.
-        python: What stands for ``python3``: the same word went through the same replacement. ``python3`` changes
-            nothing.
-
-    Returns:
-        The command with the ExecutorInput as it was. Where the path itself holds no ``python3``, a value that named
-        this very path cannot be told from a replaced one and becomes ``python3`` too.
-    """
-    parts = list(command)
-    if python != "python3" and "--executor_input" in parts[:-1]:
-        # The last one counts: an earlier text of that name could only be part of the user's source.
-        at = len(parts) - 1 - parts[-2::-1].index("--executor_input")
-        parts[at] = parts[at].replace(python, "python3")
     return tuple(parts)
 
 

@@ -45,29 +45,19 @@ def declare(
     problems = list(check_arguments(given, keywords=keywords))
     wrong = {_argument(problem) for problem in problems}
     mine = {key: value for key, value in given.items() if key not in wrong}
-    known = "accelerator" not in wrong
+    known = "accelerator" not in wrong  # else nothing can be said that depends on the shape
     accelerator = mine.get("accelerator", (inherited or {}).get("accelerator")) if known else None
     shape = resolve(accelerator) if accelerator is not None else None
-    values = {**_fitting(inherited or {}, mine, shape), **mine}
-
+    values: Given = {**_fitting(inherited or {}, mine, shape), **mine}
     hosts, found = _hosts(values, shape) if known else (None, [])
     problems += found
     backend, reason, found = _backend(values, shape, hosts)
     problems += found
-    if backend == "pod":
-        values = {
-            key: value for key, value in values.items() if key in mine or not check_misplaced({key: value}, "pod")
-        }
-        misplaced = check_misplaced(given, "pod")
-        # What means nothing here need not be right.
-        problems = [p for p in problems if _argument(p) not in {other.path for other in misplaced}] + [*misplaced]
+    values, problems = _without_misplaced(values, given, mine, backend, problems)
     processes, found = _processes(values, shape, known=known)
-    problems += found
-    problems += [*_reserved(given.get("env", values.get("env")), backend), *_together(values, backend)]
+    problems += [*found, *_reserved(given.get("env", values.get("env")), backend), *_together(values, backend)]
     if problems:
-        order = list(given)
-        problems.sort(key=lambda problem: _place(problem, order))
-        return None, tuple(problems)
+        return None, tuple(sorted(problems, key=lambda problem: _place(problem, list(given))))
     return _step(
         values,
         name=name,
@@ -89,6 +79,17 @@ def describe_shape(shape: Shape | None) -> str:
         return f"{shape.name} ({_count(shape.chips_per_host, 'GPU')} on each host)"
     size = f"{_count(shape.chips, 'chip')} on {_count(shape.hosts, 'host')}"
     return f"{shape.name} ({shape.family}, topology {shape.topology}: {size})"
+
+
+def _without_misplaced(
+    values: Given, given: Given, mine: Given, backend: Backend | None, problems: list[Problem]
+) -> tuple[Given, list[Problem]]:
+    """Drop inherited arguments that mean nothing for the backend, and refuse those that were given now."""
+    misplaced = check_misplaced(given, backend or "")
+    fitting = {k: v for k, v in values.items() if k in mine or not check_misplaced({k: v}, backend or "")}
+    # What means nothing here need not be right.
+    kept = [problem for problem in problems if _argument(problem) not in {other.path for other in misplaced}]
+    return fitting, [*kept, *misplaced]
 
 
 def _fitting(inherited: Given, mine: Given, shape: Shape | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     # What a call leaves in the environment for the step goes with the test.
     monkeypatch.setenv("KR_KFP_PACKAGE", "")
     monkeypatch.delenv("KR_KFP_PACKAGE")
-    for func in (declared.everything, declared.fails, declared.optional_texts):
+    for func in (declared.everything, declared.fails, declared.modern, declared.optional_texts):
         monkeypatch.setenv(f"KR_KFP_SOURCE_{func.__name__}", "")
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "root"))
     yield tmp_path
@@ -79,6 +79,13 @@ def test_optional_inputs(root: Path) -> None:
     assert made(a=1).output == "[1, null, null]"
     assert made(a=1, resume_from=None, overrides=None).output == "[1, null, null]"
     assert made(a=1, resume_from="x", overrides={"k": 1.5}).output == '[1, "x", {"k": 1.5}]'
+
+
+def test_union_with_none(root: Path) -> None:
+    """What is written ``X | None`` arrives as what is written Optional[X]."""
+    made = component(declared.modern, install_kfp_package=False, framework="none")
+    assert made(a=1).output == "[1, null, null]"
+    assert made(a=1, note="x", table={"k": "v"}).output == '[1, "x", {"k": "v"}]'
 
 
 def test_exception_in_the_termination_message(root: Path) -> None:

@@ -1,6 +1,7 @@
 """The arguments of a call: None, kr_kfp's own input, and how much fits."""
 
 import json
+from typing import Any
 
 import pytest
 from kfp import dsl
@@ -14,7 +15,7 @@ from tests import declared
 STEP = component(declared.optional, hosts=2)
 
 
-def call(**arguments: object) -> dict:
+def call(**arguments: object) -> dict[str, Any]:
     """Call the component inside a pipeline and give the constants that the task gets."""
 
     @dsl.pipeline

@@ -104,6 +104,8 @@ def test_image() -> None:
     """Without an image there is a default and no warning; target_image stands for a built one."""
     assert component(declared.train).step.image == "python:3.12"
     assert component(declared.train, base_image="ml:1").step.image == "ml:1"
+    grouped = component(declared.train, hosts=2, base_image="ml:1", launcher_image="small:1")
+    assert (grouped.step.image, grouped.component_spec.implementation.container.image) == ("ml:1", "small:1")
     built = component(declared.train, base_image="ml:1", target_image="built:1", hosts=2)
     container = built.component_spec.implementation.container
     assert (built.step.image, container.image) == ("built:1", "built:1")
@@ -307,12 +309,12 @@ def test_decorator_reports_arguments_and_source_together() -> None:
         print(nowhere)  # type: ignore[name-defined] # noqa: F821
 
     with pytest.raises(DeclarationError) as caught:
-        component(
+        component(  # type: ignore[call-overload]
             train,
             accelerator="v5-16",
             finish_grace="soon",
-            packages_to_install="keras",  # type: ignore[arg-type]
-            task_config_passthroughs=[],  # type: ignore[call-arg]
+            packages_to_install="keras",
+            task_config_passthroughs=[],
         )
     assert caught.value.subject == "component 'train'"
     assert [problem.path for problem in caught.value.problems] == [
@@ -325,7 +327,7 @@ def test_decorator_reports_arguments_and_source_together() -> None:
 
 
 def test_pipeline_input_as_shape() -> None:
-    """A shape from a pipeline input is refused while the pipeline is compiled, and the message lists what is constant."""
+    """A shape from a pipeline input is refused at compile, and the message lists what is constant."""
     made = component(declared.train)
     with pytest.raises(DeclarationError) as caught:
         declared.shaped_by_inputs(made.options)
@@ -404,7 +406,7 @@ def test_call_tells_local_runs_where_things_are(monkeypatch: pytest.MonkeyPatch)
     pipeline_of(component(declared.train))
     assert os.environ["KR_KFP_PACKAGE"] == "mine.whl"
     line = inspect.getsourcelines(declared.train)[1]
-    assert os.environ["KR_KFP_SOURCE_train"] == f"{declared.__file__}:{line}"
+    assert os.environ["KR_KFP_SOURCE_" + declared.train.__name__] == f"{declared.__file__}:{line}"
 
 
 @pytest.mark.parametrize(("length", "name"), [(120, "t" * 120)])

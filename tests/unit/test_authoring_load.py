@@ -14,7 +14,7 @@ from kr_kfp.wire import TASK_CONFIG_INPUT
 from tests import declared
 from tests.declared import compiled, executor, packed
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "lws": {"accelerator": "v5litepod-16", "timeout": "1h", "labels": {"team": "a"}},
     "lws-without-passthrough": {"hosts": 2, "passthrough": False, "launcher_resources": {"cpu": "1"}},
     "pod": {},

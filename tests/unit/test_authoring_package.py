@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,7 +136,7 @@ def test_wheel_is_what_pip_takes(tmp_path: Path) -> None:
     assert found.version == "1.2"
 
 
-def script(**options: object) -> str:
+def script(**options: Any) -> str:
     """Give the bootstrap script of a component."""
     return str(component(declared.train, **options).component_spec.implementation.container.command[2])
 

@@ -108,6 +108,13 @@ def test_exit_task(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert task["taskInfo"] == {"name": "last"}
 
 
+def test_long_names_everywhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Names of 120 and 100 characters compile in a loop of a nested pipeline (kubeflow/pipelines#12350)."""
+    ir, platform = compiled(declared.long_names(component(declared.named("t" * 120), hosts=2)), tmp_path_factory)
+    assert packed(executor(ir, "t" * 120)["command"])[1]["name"] == "t" * 120
+    assert f"exec-{'t' * 120}" in kubernetes_settings(platform)
+
+
 def test_caching_in_a_nested_pipeline(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Caching settings stay where they were made."""
     ir, _ = compiled(nested, tmp_path_factory)

@@ -68,7 +68,7 @@ def test_postponed_annotations_give_the_same_interface() -> None:
         metrics: Output[Metrics],
         data: Input[Dataset],
         lr: float = 1e-3,
-        resume: Optional[str] = None,  # noqa: UP045 - as old code writes it
+        resume: Optional[str] = None,
     ) -> NamedTuple("Result", [("loss", float), ("steps", int)]):  # type: ignore[valid-type]
         """Train."""
 
@@ -117,8 +117,8 @@ def test_postponed_annotation_that_cannot_be_read() -> None:
 
     [first, second] = refusal(train)
     assert first == (
-        f"annotations: 'from __future__ import annotations' in {__file__} makes texts of annotations, and these cannot be "
-        "read back: rows: Input[Missing] (name 'Missing' is not defined); count: Also (name 'Also' is not defined). "
+        f"annotations: 'from __future__ import annotations' in {__file__} makes texts of annotations, and these "
+        "cannot be read back: rows: Input[Missing] (name 'Missing' is not defined); count: Also (name 'Also' is not defined). "
         "Fix: import what they name at the top of that file, or remove that import."
     )
     assert second.startswith("BATCH: used at ")
@@ -128,8 +128,8 @@ def test_quoted_annotation() -> None:
     """KFP reads annotations in the pod, where quotes would still be quotes."""
     assert refusal(declared.quoted) == [
         (
-            "annotation of data: 'dsl.Input[dsl.Dataset]' is in quotes, and KFP reads annotations as objects in the pod. "
-            "Fix: write dsl.Input[dsl.Dataset] without quotes."
+            "annotation of data: 'dsl.Input[dsl.Dataset]' is in quotes, and KFP reads annotations as objects in the "
+            "pod. Fix: write dsl.Input[dsl.Dataset] without quotes."
         )
     ]
 
@@ -144,13 +144,13 @@ def test_module_constant_and_helper() -> None:
     where = "tests/unit/test_authoring_source.py"
     assert refusal(train) == [
         (
-            f"BATCH: used at {where}:{line_of(train, 'size = BATCH')}, {where}:{line_of(train, 'return helper')}, but it is a "
-            "int beside it; KFP ships only the function's own text. "
+            f"BATCH: used at {where}:{line_of(train, 'size = BATCH')}, {where}:{line_of(train, 'return helper')}, but it "
+            "is a int beside it; KFP ships only the function's own text. "
             "Fix: define it inside the function, or make it a parameter."
         ),
         (
-            f"helper: used at {where}:{line_of(train, 'return helper')}, but it is a function beside it; KFP ships only the "
-            "function's own text. Fix: add additional_funcs=[helper], or define it inside the function."
+            f"helper: used at {where}:{line_of(train, 'return helper')}, but it is a function beside it; KFP ships "
+            "only the function's own text. Fix: add additional_funcs=[helper], or define it inside the function."
         ),
     ]
 
@@ -254,7 +254,7 @@ async def waits(count: int) -> None:
 def without_source() -> Callable[..., Any]:
     """Make a function that has no file."""
     space: dict[str, Any] = {}
-    exec("def train(count: int) -> None: ...", space)  # noqa: S102 - this is what the test is about
+    exec("def train(count: int) -> None: ...", space)
     made: Callable[..., Any] = space["train"]
     return made
 
@@ -274,7 +274,10 @@ at the left""")
     [
         (
             len,
-            "function: it is a builtin_function_or_method, not a Python function. Fix: write a function with def, and decorate that.",
+            (
+                "function: it is a builtin_function_or_method, not a Python function. "
+                "Fix: write a function with def, and decorate that."
+            ),
         ),
         (
             lambda x: x,
@@ -283,8 +286,8 @@ at the left""")
         (
             decorated,
             (
-                "function: 'decorated' is wrapped by another decorator, and KFP ships the function's text without decorators. "
-                "Fix: call the wrapper's code inside the function."
+                "function: 'decorated' is wrapped by another decorator, and KFP ships the function's text without "
+                "decorators. Fix: call the wrapper's code inside the function."
             ),
         ),
         (
@@ -304,8 +307,8 @@ at the left""")
         (
             text_at_the_left(),
             (
-                "function: 'train' cannot be taken out of its surroundings: a line of it, such as a line of a text, begins "
-                "further left than its def. Fix: define it at the top of a module, or indent that line."
+                "function: 'train' cannot be taken out of its surroundings: a line of it, such as a line of a text, "
+                "begins further left than its def. Fix: define it at the top of a module, or indent that line."
             ),
         ),
     ],
@@ -332,7 +335,7 @@ def test_size_of_the_source(size: int, tmp_path: Path) -> None:
     file = tmp_path / "large.py"
     file.write_text(f"def train(count: int) -> None:\n    text = '{'x' * size}'\n", encoding="utf-8")
     space: dict[str, Any] = {}
-    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec", dont_inherit=True), space)  # noqa: S102
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec", dont_inherit=True), space)
     if size == 100_000:
         assert len(shipped(component(space["train"]))) > size
         return
@@ -397,3 +400,20 @@ def test_contract_with_kfps_shipped_module() -> None:
     command, _ = component_factory._get_command_and_args_for_lightweight_component(declared.train)
     assert command[3].startswith("\nimport kfp\nfrom kfp import dsl\nfrom kfp.dsl import *\nfrom typing import *\n")
     assert source.find_source(command) == 3
+
+
+def test_union_with_none() -> None:
+    """A parameter of type ``X | None`` is optional, as Optional[X] is; plain KFP refuses it."""
+
+    def train(a: int, note: str | None = None, table: dict[str, int] | None = None) -> None: ...
+
+    made = component(train).component_spec.inputs
+    assert {name: (item.type, item.optional) for name, item in made.items()} == {
+        "a": ("Integer", False),
+        "note": ("String", True),
+        "table": ("Dict[String, Integer]", True),
+    }
+
+    def first(note: None | str = None) -> None: ...  # noqa: RUF036 - this order is the point
+
+    assert refusal(first)[0].startswith("function: KFP cannot make a component of it: ")

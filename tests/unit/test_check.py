@@ -121,7 +121,8 @@ def test_defaults() -> None:
         (
             "env",
             {"A": None},
-            "env['A']: None is of type NoneType, not text. Fix: give a text, Secret(name, key) or ConfigKey(name, key).",
+            "env['A']: None is of type NoneType, not text. "
+            "Fix: give a text, Secret(name, key) or ConfigKey(name, key).",
         ),
         (
             "env",
@@ -140,7 +141,8 @@ def test_defaults() -> None:
         (
             "env",
             {"A": ConfigKey("c", "a/b")},
-            "env['A'].key: 'a/b' is no key of a Kubernetes ConfigKey. Fix: use letters, digits, -, _ and ., at most 253.",
+            "env['A'].key: 'a/b' is no key of a Kubernetes ConfigKey. "
+            "Fix: use letters, digits, -, _ and ., at most 253.",
         ),
         (
             "labels",
@@ -355,9 +357,9 @@ def test_describe_shape() -> None:
         (
             {"hosts": 2, "launcher_resources": {"cpu": "1"}},
             (
-                "launcher_resources: with passthrough, KFP sends resources set on the task to the training pods and gives the "
-                "launcher none. Fix: add passthrough=False (settings made on the task then stay on the launcher), or leave it "
-                "out."
+                "launcher_resources: with passthrough, KFP sends resources set on the task to the training pods and gives "
+                "the launcher none. "
+                "Fix: add passthrough=False (settings made on the task then stay on the launcher), or leave it out."
             ),
         ),
         (

@@ -10,7 +10,7 @@ import pytest
 from kr_kfp import wire
 from kr_kfp.errors import WireError
 from kr_kfp.spec.accelerators import resolve
-from kr_kfp.spec.codec import dump_step, load_step, with_executor_input, with_source
+from kr_kfp.spec.codec import dump_step, load_step, with_source
 from kr_kfp.spec.step import ConfigKey, Secret, StepSpec
 
 FULL = StepSpec(
@@ -103,28 +103,3 @@ def test_source_is_put_back() -> None:
     assert load_step(data) == StepSpec(name="s")
     assert with_source(command, data) == (*command[:3], "price = '$$'\n", "--x")
     assert with_source(command, dump_step(StepSpec(name="s"))) == tuple(command)
-
-
-@pytest.mark.parametrize("python", ["/tmp/venv/bin/python", "/usr/bin/python3", "/opt/py thon3/bin/python3"])
-def test_executor_input_is_put_back(python: str) -> None:
-    """What kfp.local replaced in parameters and paths is undone, and nothing else of the command."""
-    value = '{"text": "python3 python3.11 /usr/bin/python3", "path": "/python3-project/out"}'
-    command = [
-        "sh",
-        "-c",
-        "python3 -m pip",
-        "def f(): 'python3'",
-        "--executor_input",
-        value,
-        "--function_to_execute",
-        "f",
-    ]
-    replaced = [part.replace("python3", python) for part in command]
-    assert with_executor_input(replaced, python) == (*replaced[:5], value, *replaced[6:])
-
-
-def test_executor_input_is_left_alone_in_a_pod() -> None:
-    """Where nothing was replaced nothing is put back."""
-    command = ("python3", "--executor_input", '{"a": "/usr/bin/python3"}')
-    assert with_executor_input(command, "python3") == command
-    assert with_executor_input(("a", "--executor_input"), "x") == ("a", "--executor_input")
