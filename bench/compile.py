@@ -4,7 +4,6 @@ Each run declares its 50 components anew and compiles the pipeline, as a user's 
 1.15 plus the A/A spread; IR at most 1.2 times the plain one plus 2 KiB a step.
 """
 
-from __future__ import annotations
 
 import tempfile
 import time

@@ -50,11 +50,13 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    msg = f"module 'kr_kfp' has no attribute {name!r}"
-    raise AttributeError(msg)
+if not TYPE_CHECKING:  # a type checker would believe every name
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        msg = f"module 'kr_kfp' has no attribute {name!r}"
+        raise AttributeError(msg)
 
 
 def __dir__() -> list[str]:

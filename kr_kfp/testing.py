@@ -86,7 +86,10 @@ def run(
     from kfp.local import executor_input_utils, executor_output_utils, placeholder_utils, utils
     from kfp.local.subprocess_task_handler import replace_python_executable
 
+    from kr_kfp.authoring.component import prepare_local
+
     chosen = step if hosts is None else step.options(accelerator=None, slices=1, hosts=hosts, backend="lws")
+    prepare_local(chosen)
     spec = chosen.component_spec.to_pipeline_spec()
     name, component = next(iter(spec.components.items()))
     container = utils.struct_to_executor_spec(spec.deployment_spec["executors"][component.executor_label]).container

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Any
 
 from google.protobuf import json_format
@@ -60,12 +61,29 @@ def plan(target: BaseComponent) -> tuple[StepPlan, ...]:
     executors = (spec.get("deploymentSpec") or {}).get("executors") or {}
     kubernetes = ((platform.get("platforms") or {}).get("kubernetes") or {}).get("deploymentSpec") or {}
     found = []
-    for label, executor in executors.items():
-        container = executor.get("container")
+    for label in _in_order(spec, executors):
+        container = executors[label].get("container")
         if container is not None:
             settings = (kubernetes.get("executors") or {}).get(label) or {}
             found.append(_step(label.removeprefix("exec-"), container, settings))
     return tuple(found)
+
+
+def _in_order(spec: Mapping[str, Any], executors: Mapping[str, Any]) -> list[str]:
+    """Order executors as their tasks run; the maps of a protobuf message have no order of their own."""
+    components = spec.get("components") or {}
+    order: dict[str, None] = {}
+
+    def visit(component: Mapping[str, Any]) -> None:
+        if "executorLabel" in component:
+            order[component["executorLabel"]] = None
+        tasks = (component.get("dag") or {}).get("tasks") or {}
+        needs = {name: sorted(task.get("dependentTasks") or ()) for name, task in sorted(tasks.items())}
+        for name in TopologicalSorter(needs).static_order():
+            visit(components.get(tasks[name]["componentRef"]["name"]) or {})
+
+    visit(spec["root"])
+    return [label for label in order if label in executors]
 
 
 def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> StepPlan:
@@ -74,11 +92,11 @@ def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> Ste
         verb, packed, inner = bootstrap.split(command)
     except WireError:
         words = (f"a plain KFP step in one pod, image {container.get('image')}",)
-        return StepPlan(name=name, step=None, words=words, selectors={}, manifest=_short(container))
+        return StepPlan(name=name, step=None, words=words, selectors={}, manifest=_task(container, settings))
     step = load_step(unpack(packed))
     chosen = dict(selectors(step.shape)) if step.shape else {}
     if verb == "run":
-        manifest = {"container": _short(container), **({"kubernetes": settings} if settings else {})}
+        manifest = _task(container, settings)
         return StepPlan(name=name, step=step, words=_words(step), selectors=chosen, manifest=manifest)
     payload = chunks(pack(Payload(command=(*inner, *container.get("args", ())), executor_input={}).to_json()))
     size = sum(map(len, payload))
@@ -103,6 +121,10 @@ def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> Ste
     )
 
 
+def _task(container: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    return {"container": _short(container), **({"kubernetes": settings} if settings else {})}
+
+
 def _short(container: dict[str, Any]) -> dict[str, Any]:
     """Give a container with long texts of its command cut, for people to read."""
     short = copy.deepcopy(container)
@@ -114,26 +136,32 @@ def _short(container: dict[str, Any]) -> dict[str, Any]:
 
 def _words(step: StepSpec) -> tuple[str, ...]:
     words = [f"backend {step.backend}: {step.reason}" if step.reason else f"backend {step.backend}"]
-    shape = step.shape
+    shape, hosts = step.shape, _count(step.hosts, "host")
     if shape and shape.kind == "tpu":
         slices = f"{step.slices} slices of " if step.slices > 1 else ""
         words.append(
-            f"accelerator {shape.name}: {slices}{shape.family} {shape.topology}, {shape.chips * step.slices} chips, "
-            f"{step.hosts} host{'s' if step.hosts > 1 else ''} of {shape.chips_per_host} chips ({shape.machine})"
+            f"accelerator {shape.name}: {slices}{shape.family} {shape.topology}, "
+            f"{_count(shape.chips * step.slices, 'chip')}, {hosts} of {_count(shape.chips_per_host, 'chip')}"
+            + (f" ({shape.machine})" if shape.machine else "")
         )
     elif shape:
-        words.append(f"accelerator {shape.name}: {step.hosts} host(s) of {shape.chips_per_host} GPUs ({shape.machine})")
+        gpus = _count(shape.chips_per_host, "GPU")
+        words.append(f"accelerator {shape.name}: {hosts} of {gpus}" + (f" ({shape.machine})" if shape.machine else ""))
     else:
-        words.append(f"no accelerator, {step.hosts} host{'s' if step.hosts > 1 else ''}")
+        words.append(f"no accelerator, {hosts}")
     devices = step.devices_per_host or 1
     if step.backend == "pod":
-        words.append(f"the function runs once, in the task's own pod, and sees {devices} device(s)")
+        words.append(f"the function runs once, in the task's own pod, and sees {_count(devices, 'device')}")
         return tuple(words)
     words.append(
-        f"the task's pod launches one LeaderWorkerSet of {step.hosts} pods; the function runs on every host, "
-        f"JAX counts {devices * step.hosts} devices; host 0's outputs count"
+        f"the task's pod launches one LeaderWorkerSet of {_count(step.hosts, 'pod')}; the function runs on every host, "
+        f"JAX counts {_count(devices * step.hosts, 'device')}; host 0's outputs count"
     )
     if shape and shape.kind == "tpu" and step.hosts > 1:
         words.append("all hosts of a slice get one node pool for themselves (exclusive topology)")
-    words.append(f"at most {step.max_restarts} restarts of the whole group after a lost host")
+    words.append(f"at most {_count(step.max_restarts, 'restart')} of the whole group after a lost host")
     return tuple(words)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 from rich.console import Console
 
 from kr_kfp.cli.output import emit, json_option, table
+from kr_kfp.cli.target import TargetError
 from kr_kfp.spec import accelerators as registry
 from kr_kfp.spec.step import Shape
+from kr_kfp.wire import ExitCode
 
 __all__ = ["accelerators"]
 
@@ -29,7 +32,7 @@ def _row(shape: Shape) -> tuple[object, ...]:
         shape.hosts,
         shape.chips,
         shape.chips_per_host,
-        shape.machine,
+        shape.machine or "-",
         shape.label,
     )
 
@@ -38,7 +41,7 @@ def _show(found: tuple[Shape, ...], as_json: bool) -> None:
     emit(
         [asdict(shape) for shape in found],
         as_json,
-        lambda target: table(target, _COLUMNS, map(_row, found), f"{len(found)} shapes"),
+        lambda target: table(target, _COLUMNS, map(_row, found), f"{len(found)} shape{'s' if len(found) > 1 else ''}"),
     )
 
 
@@ -49,7 +52,7 @@ def list_all(as_json: bool) -> None:
     _show(registry.shapes(), as_json)
 
 
-@accelerators.command()
+@accelerators.command(short_help="List the shapes that a text occurs in.")
 @click.argument("text")
 @json_option
 def search(text: str, as_json: bool) -> None:
@@ -57,41 +60,77 @@ def search(text: str, as_json: bool) -> None:
     found = registry.shapes(text)
     if not found:
         msg = f"no shape holds {text!r}; see: kr-kfp accelerators list"
-        raise click.UsageError(msg)
+        raise TargetError(msg)
     _show(found, as_json)
 
 
-@accelerators.command()
+@accelerators.command(short_help="Say how each naming convention reads a name.")
 @click.argument("name")
 @json_option
 def explain(name: str, as_json: bool) -> None:
-    """Say how each naming convention reads NAME, and what kr_kfp takes."""
+    """Say how each naming convention reads NAME, and what kr_kfp takes.
+
+    Exits with 2 if kr_kfp takes no such name.
+    """
     explanation = registry.explain(name)
-    value = asdict(explanation)
-    value["selectors"] = registry.selectors(explanation.taken) if explanation.taken else None
+    taken = explanation.taken
+    problem = None if taken else _problem(name)
+    value = {
+        "name": name,
+        "taken": asdict(taken) if taken else None,
+        "problem": problem,
+        "readings": [
+            {"convention": convention, "shape": asdict(shape), "why": why}
+            for convention, shape, why in explanation.readings
+            if shape
+        ],
+        "selectors": registry.selectors(taken) if taken else {},
+        "names": registry.names(taken) if taken else (),
+        "sources": registry.sources(taken) if taken else (),
+        "notes": explanation.notes,
+    }
 
     def show(target: Console) -> None:
         for convention, shape, why in explanation.readings:
-            meaning = _words(shape) if shape else "no such shape"
-            target.print(f"{convention}: {meaning}" + (f" ({why})" if why else ""), markup=False)
-        if explanation.taken:
-            shape = explanation.taken
-            target.print(f"kr_kfp takes: {_words(shape)}", markup=False, style="bold")
-            target.print(f"  machine {shape.machine}, {shape.devices_per_host} JAX devices a host", markup=False)
-            for key, text in registry.selectors(shape).items():
-                target.print(f"  node selector {key}={text}", markup=False)
-            target.print("  also called: " + ", ".join(registry.names(shape)), markup=False)
-            target.print("  sources: " + ", ".join(registry.sources(shape)), markup=False)
-        for note in explanation.notes:
-            target.print(f"  note: {note}", markup=False)
+            # A convention that knows no such name has nothing to say; a GPU's reason repeats its shape.
+            if shape:
+                target.print(f"{convention}: {_words(shape)}" + (f" ({why})" if why and shape.kind == "tpu" else ""))
+        if taken:
+            _show_taken(taken, explanation.notes, target)
+        else:
+            target.print(f"kr_kfp takes no such name: {problem}", style="bold")
 
     emit(value, as_json, show)
-    if explanation.taken is None:
-        raise SystemExit(2)
+    if taken is None:
+        raise SystemExit(ExitCode.USAGE)
+
+
+def _show_taken(shape: Shape, notes: Sequence[str], target: Console) -> None:
+    devices = f"{shape.devices_per_host} JAX device{'s' if shape.devices_per_host > 1 else ''} a host"
+    target.print(f"kr_kfp takes: {_words(shape)}", style="bold")
+    target.print(f"  machine {shape.machine or 'of any type that carries it'}, {devices}")
+    for key, text in registry.selectors(shape).items():
+        target.print(f"  node selector {key}={text}")
+    target.print("  names: " + ", ".join(registry.names(shape)))
+    for note in notes:
+        target.print(f"  note: {note}")
+    for source in registry.sources(shape):
+        target.print(f"  source: {source}")
+
+
+def _problem(name: str) -> str:
+    """Say why a name is unknown, and what to write instead."""
+    try:
+        registry.resolve(name)
+    except registry.UnknownAcceleratorError as problem:
+        return f"{problem.problem.message} {problem.problem.fix}".strip()
+    return ""
 
 
 def _words(shape: Shape) -> str:
-    hosts = f"{shape.hosts} host{'s' if shape.hosts != 1 else ''}"
     if shape.kind == "gpu":
-        return f"{shape.chips_per_host} {shape.family} GPUs a host"
-    return f"{shape.family} {shape.topology}: {shape.chips} chips on {hosts}, {shape.chips_per_host} chips a host"
+        return f"{shape.chips_per_host} {shape.family} GPU{'s' if shape.chips_per_host > 1 else ''} a host"
+    chips = f"{shape.chips} chip{'s' if shape.chips > 1 else ''}"
+    if shape.hosts == 1:
+        return f"{shape.family} {shape.topology}: {chips} on 1 host"
+    return f"{shape.family} {shape.topology}: {chips} on {shape.hosts} hosts, {shape.chips_per_host} chips a host"

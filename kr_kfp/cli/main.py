@@ -5,6 +5,7 @@ Exit codes: 0 all is well; 1 the run failed; 2 wrong use or a wrong declaration;
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -39,17 +40,20 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         code = cli(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as problem:
         problem.show()
         code = ExitCode.USAGE
-    except click.Abort:
-        code = ExitCode.STOPPED
     except StepFailedError as problem:
-        click.echo(f"kr-kfp: {problem}", err=True)
+        click.echo(f"Error: {problem}", err=True)
         code = ExitCode.FAILED
     except KrKfpError as problem:
-        click.echo(f"kr-kfp: {problem}", err=True)
+        click.echo(f"Error: {problem}", err=True)
         code = ExitCode.USAGE
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         code = ExitCode.STOPPED
+    except BrokenPipeError:
+        # The reader (head, say) has seen enough; Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.OK
     sys.exit(code or 0)

@@ -10,16 +10,29 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 __all__ = ["console", "emit", "json_option", "table"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
-def console() -> Console:
-    """Give a console for standard output; without colour and wrapping where that is not a terminal."""
-    plain = not sys.stdout.isatty()
-    return Console(file=sys.stdout, soft_wrap=plain, highlight=False, no_color=plain or None)
+def console(*, stderr: bool = False) -> Console:
+    """Give a console for standard output or error; without colour where that is not a terminal.
+
+    It breaks no lines, so that what is copied from it is what was printed, and takes ``:name:`` for what it is.
+    """
+    file = sys.stderr if stderr else sys.stdout
+    plain = not file.isatty()
+    return Console(
+        file=file,
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        force_terminal=False if plain else None,
+        no_color=plain or None,
+    )
 
 
 def emit(value: Any, as_json: bool, show: Callable[[Console], None]) -> None:
@@ -33,11 +46,12 @@ def emit(value: Any, as_json: bool, show: Callable[[Console], None]) -> None:
 def table(target: Console, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Print a table: ruled on a terminal, tab-separated with a header elsewhere."""
     if not target.is_terminal:
-        target.print("\t".join(columns), markup=False)
+        # Not through rich, which would make spaces of tabs.
+        click.echo("\t".join(columns))
         for row in rows:
-            target.print("\t".join(str(cell) for cell in row), markup=False)
+            click.echo("\t".join(str(cell) for cell in row))
         return
     drawn = Table(*columns, title=title or None, title_justify="left", header_style="bold")
     for row in rows:
-        drawn.add_row(*(str(cell) for cell in row))
-    target.print(drawn)
+        drawn.add_row(*(Text(str(cell)) for cell in row))
+    target.print(drawn, soft_wrap=False)

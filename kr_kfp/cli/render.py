@@ -11,12 +11,12 @@ from rich.console import Console
 
 from kr_kfp.authoring.plan import StepPlan, plan
 from kr_kfp.cli.output import emit, json_option
-from kr_kfp.cli.target import find
+from kr_kfp.cli.target import TargetError, find
 
 __all__ = ["render"]
 
 
-@click.command()
+@click.command(short_help="Show what a pipeline or step would run where, and why.")
 @click.argument("target")
 @click.option("--step", "only", help="Only the step of this name.")
 @click.option("--manifest/--no-manifest", default=True, show_default=True, help="Print what would be created.")
@@ -28,31 +28,31 @@ def render(target: str, only: str | None, manifest: bool, as_json: bool) -> None
     """
     steps = plan(find(target))
     if only is not None:
-        names = ", ".join(step.name for step in steps)
+        names = ", ".join(step.name for step in steps) or "none"
         steps = tuple(step for step in steps if step.name == only)
         if not steps:
             msg = f"{target} has no step {only!r}; it has: {names}"
-            raise click.UsageError(msg)
+            raise TargetError(msg)
     value = [asdict(step) for step in steps]
 
     def show(out: Console) -> None:
         for step in steps:
             _show(step, out, manifest)
 
-    emit(value, as_json, show)
+    emit(_plain(value), as_json, show)
 
 
 def _show(step: StepPlan, out: Console, manifest: bool) -> None:
-    out.print(f"step {step.name}", style="bold", markup=False)
+    out.print(f"step {step.name}", style="bold")
     for words in step.words:
-        out.print(f"  {words}", markup=False)
+        out.print(f"  {words}")
     for key, text in step.selectors.items():
-        out.print(f"  node selector {key}={text}", markup=False)
+        out.print(f"  node selector {key}={text}")
     if manifest:
         text = yaml.dump(_plain(step.manifest), sort_keys=False, allow_unicode=True, width=100)
-        out.print("  ---", markup=False)
+        out.print("  ---")
         for line in text.splitlines():
-            out.print(f"  {line}", markup=False)
+            out.print(f"  {line}")
     out.print()
 
 

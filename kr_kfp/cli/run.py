@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,16 +21,21 @@ import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from kr_kfp.cli.output import console, emit, json_option, table
-from kr_kfp.cli.target import arguments_of, find
+from kr_kfp.cli.target import TargetError, arguments_of, find
 from kr_kfp.wire import ExitCode
 
 __all__ = ["LocalRun", "run", "run_local"]
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+# Colours and everything else that a terminal would obey: CSI and OSC sequences (ECMA-48).
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 _BEGINS = re.compile(r"Executing task '([^']+)'")
 _ENDS = re.compile(r"Task '([^']+)' finished with status (\w+)")
+_COLOURS = {"running": "yellow", "done": "green", "failed": "red", "stopped": "red"}
+_ENDINGS = {ExitCode.OK: "succeeded", ExitCode.STOPPED: "was stopped", ExitCode.USAGE: "could not be run"}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +43,7 @@ class LocalRun:
     """How a local run ended.
 
     Args:
-        exit_code: 0 if it succeeded.
+        exit_code: 0 if it succeeded, 1 if it failed, 2 if it cannot be run like this, 75 if a signal stopped it.
         outputs: Outputs of the pipeline or step, artifacts as ``type``, ``uri`` and ``metadata``.
         seconds: Wall time.
         root: Folder of all outputs.
@@ -60,11 +68,16 @@ class _Progress:
             begun = self.tasks.get(found[1], ("", now, 0.0))[1]
             self.tasks[found[1]] = ("done" if found[2] == "SUCCESS" else "failed", begun, now)
 
+    def end(self, word: str, now: float) -> None:
+        """Say how the tasks ended that have not said so themselves."""
+        for name, (state, begun, _) in self.tasks.items():
+            if state == "running":
+                self.tasks[name] = (word, begun, now)
+
     def draw(self, now: float) -> Table:
-        colours = {"running": "yellow", "done": "green", "failed": "red"}
         drawn = Table.grid(padding=(0, 2))
         for name, (state, begun, ended) in self.tasks.items():
-            drawn.add_row(f"[{colours[state]}]{state}[/]", name, f"{(ended or now) - begun:.0f} s")
+            drawn.add_row(Text(state, style=_COLOURS[state]), Text(name), f"{(ended or now) - begun:.0f} s")
         return drawn
 
 
@@ -74,7 +87,7 @@ def run_local(
     """Run a target with kfp.local in a process of its own, its log going to standard output.
 
     Args:
-        target: ``FILE.py[:NAME]`` or ``package.module[:NAME]``.
+        target: ``FILE.py[:NAME]``, ``FILE.yaml`` or ``package.module[:NAME]``.
         arguments: The target's arguments.
         root: Folder of all outputs.
         use_venv: Whether each step gets an empty venv and installs its packages; else it uses this Python.
@@ -95,63 +108,92 @@ def run_local(
 
 def _stream(command: Sequence[str], quiet: bool) -> int:
     """Run the worker and pass its lines on, with the tasks' state below them on a terminal."""
+    out = console(stderr=quiet)
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env) as process:
-        lines = _lines(process)
-        out = Console(stderr=True, soft_wrap=True, highlight=False) if quiet else console()
-        try:
+    # A process group of its own: a signal reaches it once, whoever sent it, and through us only.
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, process_group=0
+    ) as process:
+        with _passing_signals_on(process.pid) as stopped:
+            # To the end of the pipe, not of the worker: a launcher that was stopped still has its group to delete.
             if out.is_terminal:
-                _follow(lines, out)
+                _follow(_lines(process), out, stopped)
             else:
-                for line in lines:
-                    print(_ESCAPES.sub("", line), file=sys.stderr if quiet else sys.stdout, flush=True)
-        except KeyboardInterrupt:
-            # The terminal sent it to the worker and the launcher too; the launcher deletes its group first.
-            for line in lines:
-                print(line)
-            process.wait()
-            return ExitCode.STOPPED
-    return process.returncode
+                for line in _lines(process):
+                    print(line, file=out.file, flush=True)
+            code = process.wait()
+    if stopped:
+        return ExitCode.STOPPED
+    return code if code in (ExitCode.OK, ExitCode.USAGE) else ExitCode.FAILED
 
 
-def _follow(lines: Iterator[str], out: Console) -> None:
+@contextmanager
+def _passing_signals_on(group: int) -> Iterator[list[int]]:
+    """Pass signals on to a process group, and give the list of those that came."""
+    came: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        del frame
+        came.append(number)
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _follow(lines: Iterator[str], out: Console, stopped: Sequence[int]) -> None:
     progress = _Progress()
-    with Live(console=out, refresh_per_second=4, get_renderable=lambda: progress.draw(time.monotonic())) as live:
+    with Live(console=out, refresh_per_second=4, get_renderable=lambda: progress.draw(time.monotonic())):
         for line in lines:
-            progress.see(_ESCAPES.sub("", line), time.monotonic())
-            live.console.print(_ESCAPES.sub("", line), markup=False, soft_wrap=True)
+            progress.see(line, time.monotonic())
+            out.print(line, soft_wrap=True)
+        progress.end("stopped" if stopped else "failed", time.monotonic())
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
     if process.stdout is not None:
         for raw in process.stdout:
-            yield raw.decode("utf-8", "replace").rstrip("\n")
+            yield _ESCAPES.sub("", raw.decode("utf-8", "replace").rstrip("\r\n"))
 
 
-@click.command()
+@click.command(short_help="Run a pipeline or step on this machine.")
 @click.argument("target")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--root", default="local_outputs", show_default=True, help="Folder of all outputs.")
 @click.option("--venv/--no-venv", default=False, show_default=True, help="Give each step an empty venv, as KFP does.")
 @json_option
 def run(target: str, arguments: tuple[str, ...], root: str, venv: bool, as_json: bool) -> None:
-    """Run TARGET (FILE.py[:NAME] or package.module[:NAME]) on this machine.
+    """Run TARGET (FILE.py[:NAME], FILE.yaml or package.module[:NAME]) on this machine.
+
+    Values of inputs that are not text are JSON: epochs=3 rate=0.1 resume=true sizes='[1, 2]'.
 
     Steps on many hosts run on the local cluster: every host a process, CPU devices in place of chips. With --json the
     log goes to standard error.
     """
     values = arguments_of(find(target), arguments)
-    done = run_local(target, values, root=root, use_venv=venv, quiet=as_json)
+    try:
+        done = run_local(target, values, root=root, use_venv=venv, quiet=as_json)
+    except OSError as problem:
+        msg = f"--root {root}: {problem}"
+        raise TargetError(msg) from problem
     report = {"exit_code": done.exit_code, "seconds": done.seconds, "root": done.root, "outputs": done.outputs}
 
     def show(out: Console) -> None:
-        word = "succeeded" if done.exit_code == 0 else "failed"
-        out.print(f"{target} {word} after {done.seconds:.1f} s; outputs are in {done.root}", markup=False)
+        word = _ENDINGS.get(done.exit_code, "failed")
+        out.print(f"{target} {word} after {done.seconds:.1f} s; outputs are in {done.root}")
         if done.outputs:
             table(out, ("output", "value"), [(k, _short(v)) for k, v in done.outputs.items()])
 
     emit(report, as_json, show)
-    raise SystemExit(done.exit_code and (done.exit_code if done.exit_code == ExitCode.STOPPED else ExitCode.FAILED))
+    raise SystemExit(done.exit_code)
 
 
 def _short(value: Any) -> str:

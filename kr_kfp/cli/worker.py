@@ -10,31 +10,46 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from kfp import dsl, local
 
 from kr_kfp.cli.target import find
+from kr_kfp.wire import ExitCode
 
 __all__ = ["main"]
 
 
 def main(request: str, result: str) -> int:
-    """Run what the request names and write its outputs."""
+    """Run what the request names and write its outputs.
+
+    Returns:
+        0, 1 if a task failed, 2 if the target cannot be run like this, 75 if it was interrupted.
+    """
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
-    target = find(asked["target"])
-    local.init(
-        runner=local.SubprocessRunner(use_venv=asked["use_venv"]),
-        pipeline_root=asked["root"],
-        raise_on_error=True,
-    )
     try:
+        target = find(asked["target"])
+        local.init(
+            runner=local.SubprocessRunner(use_venv=asked["use_venv"]),
+            pipeline_root=asked["root"],
+            raise_on_error=True,
+        )
         task = target(**asked["arguments"])
+    except click.ClickException as problem:
+        problem.show(sys.stdout)
+        return ExitCode.USAGE
+    except (NotImplementedError, TypeError, ValueError) as problem:
+        # What KFP refuses to run on one machine, and arguments that it does not take; nothing has run.
+        print(f"Error: {problem}")
+        return ExitCode.USAGE
     except RuntimeError as problem:
         # KFP's own word for a task that failed; the task's log above says why.
-        print(problem, file=sys.stderr)
-        return 1
+        print(problem)
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        return ExitCode.STOPPED
     outputs = {name: _plain(value) for name, value in task.outputs.items()}
     Path(result).write_text(json.dumps(outputs), encoding="utf-8")
-    return 0
+    return ExitCode.OK
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kr_kfp.cluster.local_lws import ADDRESS, main_container
+from kr_kfp.spec import local_devices
 
 __all__ = ["POD_UID", "ConfigError", "Start", "container_start", "expand", "quantity"]
 
@@ -18,7 +19,6 @@ Json = dict[str, Any]
 POD_UID = "KR_KFP_POD_UID"
 """Variable that marks every process of a pod."""
 
-_DEVICE_FLAG = "--xla_force_host_platform_device_count"
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][+-]?\d+)|([munkMGTPE]|[KMGTPE]i)?)")
 _SUFFIXES = {
@@ -85,7 +85,7 @@ def container_start(pod: Json, folder: Path, *, launcher_env: Mapping[str, str],
     if command[0] == "python3":
         command[0] = sys.executable
     env = {**launcher_env, **own, **fixed}
-    env |= _xla(env)
+    env |= local_devices.environment(env, int(env.get("KR_KFP_DEVICES", "0")))
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     return Start(
         command=tuple(command),
@@ -165,15 +165,6 @@ def expand(text: str, values: Mapping[str, str]) -> str:
         return "$" if found[1] is None else values.get(found[1], found[0])
 
     return _REFERENCE.sub(put, text)
-
-
-def _xla(env: Mapping[str, str]) -> dict[str, str]:
-    """Put XLA CPU devices in place of chips; a platform or a device count that the user chose stays."""
-    given = {"JAX_PLATFORMS": env.get("JAX_PLATFORMS", "cpu")}
-    flags, devices = env.get("XLA_FLAGS", ""), env.get("KR_KFP_DEVICES", "0")
-    if devices != "0" and _DEVICE_FLAG not in flags:
-        given["XLA_FLAGS"] = f"{flags} {_DEVICE_FLAG}={devices}".strip()
-    return given
 
 
 def quantity(text: str) -> float:

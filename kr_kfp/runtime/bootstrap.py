@@ -37,35 +37,28 @@ Terminate (15) becomes SIGUSR1 for the launcher, which then has time to delete i
 _CLIENT = "kubernetes>=30,<40"
 """What the launcher needs in a pod beside kr_kfp itself; locally it needs nothing."""
 
+# Short on purpose: the text stands in the IR once for every step.
 _SCRIPT = """\
-say() {{
-  printf '%s\\n' "kr_kfp: $1" >&2
-  log="${{KR_KFP_TERMINATION_LOG:-/dev/termination-log}}"
-  if [ -n "$KR_KFP_TERMINATION_LOG" ] || [ -e "$log" ]; then printf '%s' "kr_kfp: $1" > "$log" || true; fi
+python3 -c 'from kr_kfp.wire import PROTOCOL as p; raise SystemExit(p != {protocol})' 2>/dev/null || {{
+{install}  m="kr_kfp: $m on $(python3 -V 2>&1). Python 3.11 or newer is needed. Install kr-kfp in the image."
+  echo "$m" >&2
+  l=${{KR_KFP_TERMINATION_LOG:-/dev/termination-log}}
+  [ ! -e "$l" ] && [ -z "$KR_KFP_TERMINATION_LOG" ] || printf %s "$m" >"$l"
   exit 64
-}}
-if ! python3 -c 'from kr_kfp.wire import PROTOCOL; raise SystemExit(PROTOCOL != {protocol})' 2>/dev/null; then
-  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-    say "the image has no Python 3.11 or newer under the name python3. Use another base_image."
-  {install}
-fi
+{done}}}
 exec python3 -m kr_kfp.runtime "$@"
 """
 
 _INSTALL = """\
-package="${{KR_KFP_PACKAGE:-}}"
-  [ -n "$package" ] || package={requirement}
-  client=
-  if [ "$1" = launch ] && [ -n "$KFP_POD_NAME" ]; then client={client}; fi
-  python3 -m pip --version >/dev/null 2>&1 || python3 -m ensurepip >/dev/null 2>&1 ||
-    say "the image has no pip to install $package with. Install kr-kfp in the image."
-  {pip} --no-deps "$package" && {{ [ -z "$client" ] || {pip} "$client"; }} ||
-    say "pip could not install $package. Check the index and the network, install kr-kfp in the image, or set \
-kr_kfp_package_path=."\
+k=${{KR_KFP_PACKAGE:-{requirement}}}
+i() {{ {pip} "$@"; }}
+python3 -m pip -V >/dev/null 2>&1 || python3 -m ensurepip >/dev/null 2>&1
+i --no-deps "$k" && {{ [ "$1$KFP_POD_NAME" = "$1" ] || [ "$1" != launch ] || i {client}; }} || {{
+  m="pip could not install $k"
 """
 
 _NO_INSTALL = """\
-say "kr_kfp of protocol {protocol} is not in the image and install_kr_kfp_package=False. Install kr-kfp in the image."\
+  m="kr_kfp of protocol {protocol} is not in the image and install_kr_kfp_package=False"
 """
 
 
@@ -88,23 +81,21 @@ def prefix(
         index_urls: ``pip_index_urls`` of the component: the first is ``--index-url``, others ``--extra-index-url``.
         trusted_hosts: ``pip_trusted_hosts`` of the component; None trusts the index URLs, as KFP does.
     """
-    options = ["python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    options += ["--no-warn-script-location", "--root-user-action=ignore"]
+    options = ["python3", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--root-user-action=ignore"]
     for at, url in enumerate(index_urls):
         options += ["--extra-index-url" if at else "--index-url", url]
     for host in index_urls if trusted_hosts is None else trusted_hosts:
         options += ["--trusted-host", host]
     if requirement is None:
-        install = _NO_INSTALL.format(protocol=PROTOCOL)
+        install, done = _NO_INSTALL.format(protocol=PROTOCOL), ""
     else:
-        install = _INSTALL.format(
-            requirement=shlex.quote(requirement), client=shlex.quote(_CLIENT), pip=shlex.join(options)
-        )
+        client, pip = shlex.quote(_CLIENT), shlex.join(options)
+        install, done = _INSTALL.format(requirement=shlex.quote(requirement), client=client, pip=pip), "}\n"
     parts = chunks(packed_spec)
     return [
         "sh",
         "-c",
-        _SCRIPT.format(protocol=PROTOCOL, install=install),
+        _SCRIPT.format(protocol=PROTOCOL, install=install, done=done),
         _NAME,
         verb,
         str(len(parts)),

@@ -54,6 +54,7 @@ class Group:
         self.stopping = False
         self.pods: dict[str, Manifest] = {}
         self.gone: set[str] = set()
+        self.notices: list[Manifest] = []
         self._synced = False
         self._watch: Watch | None = None
 
@@ -135,6 +136,8 @@ class Group:
             self.manifest = None
         elif event.kind == "synced":
             self._synced = True
+        elif event.kind == "notice":
+            self.notices.append(event.value)
         elif event.kind == "pod":
             self.pods[event.value["metadata"]["uid"]] = event.value
         elif event.kind == "pod-gone":

@@ -26,7 +26,7 @@ from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
-from kr_kfp.spec.codec import load_step
+from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.spec.step import StepSpec
@@ -64,8 +64,9 @@ def main(packed: str, command: Sequence[str]) -> int:
     """
     clock = RealClock()
     _catch_signals(clock)
-    step = load_step(unpack(packed))
-    parts, given = split_command(command)
+    data = unpack(packed)
+    step = load_step(data)
+    parts, given = split_command(with_source(command, data))
     executor_input, task_config = take_task_config(given)
     try:
         cluster = choose(step.cluster, os.environ)

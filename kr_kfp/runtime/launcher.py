@@ -9,7 +9,7 @@ from kr_kfp.cluster.api import Clock, Cluster
 from kr_kfp.errors import ClusterError
 from kr_kfp.runtime.group import HURRY, Group
 from kr_kfp.runtime.logs import LogPump
-from kr_kfp.spec.diagnose import diagnose
+from kr_kfp.spec.diagnose import Category, diagnose
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import HostState, Phase
@@ -224,15 +224,16 @@ class Launcher:
     def _stuck(self, now: float) -> str:
         """Say why waiting is in vain, once the reason has lasted for IMAGE_GRACE."""
         pods = [pod for uid, pod in self.group.pods.items() if uid not in self.group.gone]
-        permanent = [d for d in diagnose(pods) if d.permanent]
-        if not permanent:
+        found = diagnose(pods, self.group.manifest, self.group.notices)
+        if not any(d.permanent or d.category is Category.IMAGE_PULL for d in found):
             self._stuck_since = None
             return ""
+        # A pull that fails goes to and fro between its two reasons; the clock runs on meanwhile.
         self._stuck_since = self._stuck_since or now
-        if now < self._stuck_since + IMAGE_GRACE:
+        permanent = [d for d in found if d.permanent]
+        if not permanent or now < self._stuck_since + IMAGE_GRACE:
             return ""
-        first = permanent[0]
-        return f"{first.summary} {first.resolution}".strip()
+        return str(permanent[0])
 
     def _wait(self, check_at: float | None) -> None:
         self.group.next(check_at)

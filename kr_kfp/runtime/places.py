@@ -37,7 +37,8 @@ def author_place(file: str, line: int, function: str, source: str) -> tuple[str,
     definition = re.compile(rf"(async )?def {re.escape(function)}\b")
     for number, shipped in enumerate(linecache.getlines(file), 1):
         if definition.match(shipped):
-            return author, int(first) + line - number, text
+            # What stands before it are imports that KFP put there.
+            return (author, int(first) + line - number, text) if line >= number else (file, line, text)
     return file, line, text
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kr_kfp.errors import SetupError
 from kr_kfp.executor_input import host_input
 from kr_kfp.runtime import child
+from kr_kfp.spec.local_devices import without_tpu
 from kr_kfp.wire import EXECUTOR_INPUT_MARK, Json, Payload
 
 __all__ = ["after_pip", "attempt", "await_leader", "host_index", "process"]
@@ -99,7 +100,7 @@ def after_pip(command: Sequence[str]) -> Sequence[str]:
         said = held.read()
         if not said:
             # KFP's script ends in: && "$0" "$@"
-            code = subprocess.run([*command[:3], "true"], check=False).returncode
+            code = subprocess.run(["sh", "-c", without_tpu(command[2]), "true"], check=False).returncode
             said = str(code)
             held.write(said)
             held.flush()

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from kr_kfp.errors import SetupError
 from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config, with_executor
-from kr_kfp.runtime import child, local_devices, outcomes
+from kr_kfp.runtime import child, outcomes
 from kr_kfp.runtime.host import write_termination
-from kr_kfp.spec.codec import load_step
+from kr_kfp.spec import local_devices
+from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.outcome import describe_outcome
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import EXECUTOR_INPUT_MARK, ExitCode, Json, unpack
@@ -30,9 +31,12 @@ def main(packed: str, command: Sequence[str]) -> int:
     Returns:
         The exit code of the function's process.
     """
-    step = load_step(unpack(packed))
-    parts, given = split_command(command)
+    data = unpack(packed)
+    step = load_step(data)
+    parts, given = split_command(with_source(command, data))
     executor_input, _ = take_task_config(given)
+    if "KFP_POD_NAME" not in os.environ:
+        parts = tuple(local_devices.without_tpu(part) if "pip install" in part else part for part in parts)
     text = json.dumps(executor_input)
     process = child.Process(
         rank=0,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kr_kfp.spec.accelerators import selectors
+from kr_kfp.names import MANAGED_BY_LABEL, RUN_LABEL, TASK_LABEL, label_value
 from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.placement import placement, tolerations
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
 
 __all__ = ["CONTAINER", "LIBRARY", "WORK", "env_entry", "reserved", "training_pod"]
@@ -99,12 +100,12 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
         "containers": [_container(step, launch)],
         "volumes": [{"name": _VOLUME, "emptyDir": {}}, *(config.get("volumes") or [])],
     }
-    node_selector = {**(config.get("nodeSelector") or {}), **_placement(step)}
-    tolerations = [*(config.get("tolerations") or []), *_tolerations(step)]
+    node_selector = {**(config.get("nodeSelector") or {}), **placement(step)}
+    tolerated = [*(config.get("tolerations") or []), *tolerations(step)]
     if node_selector:
         spec["nodeSelector"] = node_selector
-    if tolerations:
-        spec["tolerations"] = tolerations
+    if tolerated:
+        spec["tolerations"] = tolerated
     if config.get("affinity"):
         spec["affinity"] = config["affinity"]
     if launch.init:
@@ -120,8 +121,6 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
 
 
 def _identity_labels(step: StepSpec, launch: Launch) -> dict[str, str]:
-    from kr_kfp.names import MANAGED_BY_LABEL, RUN_LABEL, TASK_LABEL, label_value
-
     return {
         MANAGED_BY_LABEL: "kr-kfp",
         RUN_LABEL: label_value(launch.run),
@@ -183,22 +182,3 @@ def _resources(step: StepSpec, given: Mapping[str, Any]) -> Json:
         for kind in ("limits", "requests"):
             resources.setdefault(kind, {})[step.shape.resource] = str(step.shape.chips_per_host)
     return resources
-
-
-def _placement(step: StepSpec) -> dict[str, str]:
-    chosen = dict(selectors(step.shape)) if step.shape else {}
-    if step.spot:
-        chosen["cloud.google.com/gke-spot"] = "true"
-    return chosen
-
-
-def _tolerations(step: StepSpec) -> list[Json]:
-    tolerations = []
-    if step.shape:
-        # GKE adds this itself to pods that request the resource; other clusters taint their nodes alike.
-        tolerations.append({"key": step.shape.resource, "operator": "Exists", "effect": "NoSchedule"})
-    if step.spot:
-        tolerations.append(
-            {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-        )
-    return tolerations

@@ -18,6 +18,7 @@ import pytest
 from kfp import dsl, local
 from kfp.dsl import component_factory
 from kfp.dsl.executor import Executor
+from kfp.local.config import LocalExecutionConfig
 from kfp.local.subprocess_task_handler import replace_python_executable
 
 from kr_kfp.executor_input import KFP_EXECUTOR, OUR_EXECUTOR, with_executor
@@ -204,8 +205,10 @@ def test_set_path_keeps_the_uri() -> None:
     assert (other.path, other.uri) == ("/gcs/bucket/b", "gs://bucket/b")
 
 
-def test_local_task_config_is_empty(tmp_path: Path) -> None:
-    """kfp.local has no TaskConfig: the input is missing or null, and every field of it is None (case 8)."""
+def test_local_task_config_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kfp.local has no TaskConfig: the input is null, and every field of it is None (case 8)."""
+    # What init sets goes with the test.
+    monkeypatch.setattr(LocalExecutionConfig, "instance", LocalExecutionConfig.instance)
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path), raise_on_error=True)
     config, inputs = json.loads(configured().output)
     assert config == {
@@ -217,7 +220,7 @@ def test_local_task_config_is_empty(tmp_path: Path) -> None:
         "volume_mounts": None,
         "volumes": None,
     }
-    assert inputs == {}
+    assert inputs == {"parameterValues": {"config": None}}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="MAX_ARG_STRLEN is Linux's")

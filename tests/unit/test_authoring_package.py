@@ -144,9 +144,9 @@ def script(**options: Any) -> str:
 def test_requirement_in_the_command() -> None:
     """The release by default, kr_kfp_package_path instead of it, nothing with install_kr_kfp_package=False."""
     root = str(Path(kr_kfp.__file__).resolve().parent.parent)
-    assert f"package={package.author_package().requirement}\n" in script()
+    assert f"k=${{KR_KFP_PACKAGE:-{package.author_package().requirement}}}\n" in script()
     assert root not in script()
-    assert "package=/wheels/kr_kfp.whl\n" in script(kr_kfp_package_path="/wheels/kr_kfp.whl")
+    assert "k=${KR_KFP_PACKAGE:-/wheels/kr_kfp.whl}\n" in script(kr_kfp_package_path="/wheels/kr_kfp.whl")
     assert "pip install" not in script(install_kr_kfp_package=False)
     assert component(declared.train, install_kr_kfp_package=False).step.requirement is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["environment"]
+__all__ = ["environment", "without_tpu"]
 
 _FLAG = "--xla_force_host_platform_device_count"
 
@@ -21,3 +21,11 @@ def environment(env: Mapping[str, str], devices: int) -> dict[str, str]:
     if devices and _FLAG not in flags:
         given["XLA_FLAGS"] = f"{flags} {_FLAG}={devices}".strip()
     return given
+
+
+def without_tpu(script: str) -> str:
+    """Take the TPU extra out of a pip script: ``jax[tpu]`` becomes ``jax``.
+
+    libtpu is some 200 MB to fetch (0.0.42, 213 MB) and of no use where CPU devices stand for chips.
+    """
+    return script.replace("jax[tpu]", "jax")
