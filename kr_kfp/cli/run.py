@@ -110,43 +110,67 @@ def _stream(command: Sequence[str], quiet: bool) -> int:
     """Run the worker and pass its lines on, with the tasks' state below them on a terminal."""
     out = console(stderr=quiet)
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    signals = _Signals()
     # A process group of its own: a signal reaches it once, whoever sent it, and through us only.
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, process_group=0
-    ) as process:
-        with _passing_signals_on(process.pid) as stopped:
-            # To the end of the pipe, not of the worker: a launcher that was stopped still has its group to delete.
-            if out.is_terminal:
-                _follow(_lines(process), out, stopped)
-            else:
-                for line in _lines(process):
-                    print(line, file=out.file, flush=True)
-            code = process.wait()
-    if stopped:
+    with (
+        signals.taken(),
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            process_group=0,
+        ) as process,
+    ):
+        signals.pass_on(process.pid)
+        if out.is_terminal:
+            _follow(_lines(process), out, signals.came)
+        else:
+            for line in _lines(process):
+                print(line, file=out.file, flush=True)
+        code = process.wait()
+    if signals.came:
         return ExitCode.STOPPED
     return code if code in (ExitCode.OK, ExitCode.USAGE) else ExitCode.FAILED
 
 
-@contextmanager
-def _passing_signals_on(group: int) -> Iterator[list[int]]:
-    """Pass signals on to a process group, and give the list of those that came."""
-    came: list[int] = []
+@dataclass(slots=True)
+class _Signals:
+    """Signals that came, in order; each is passed on to a process group as soon as there is one."""
 
-    def handle(number: int, frame: object) -> None:
+    came: list[int] = field(default_factory=list)
+    group: int = 0
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take the signals that end a program, in the main thread; Python lets no other one."""
+        mine = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        # What is ignored stays ignored: nohup means it.
+        heard = [number for number in mine if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._take) for number in heard}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def pass_on(self, group: int) -> None:
+        """Name the group, and pass on what came before."""
+        self.group = group
+        for number in self.came:
+            self._send(number)
+
+    def _take(self, number: int, frame: object) -> None:
         del frame
-        came.append(number)
-        with suppress(ProcessLookupError):
-            os.killpg(group, number)
+        self.came.append(number)
+        self._send(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield came
-        return
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _send(self, number: int) -> None:
+        if self.group:
+            with suppress(ProcessLookupError):
+                # The end of a terminal is a request to stop like any other.
+                os.killpg(self.group, signal.SIGTERM if number == signal.SIGHUP else number)
 
 
 def _follow(lines: Iterator[str], out: Console, stopped: Sequence[int]) -> None:
@@ -182,7 +206,7 @@ def run(target: str, arguments: tuple[str, ...], root: str, venv: bool, as_json:
     try:
         done = run_local(target, values, root=root, use_venv=venv, quiet=as_json)
     except OSError as problem:
-        msg = f"--root {root}: {problem}"
+        msg = f"--root {root}: {problem.strerror}"
         raise TargetError(msg) from problem
     report = {"exit_code": done.exit_code, "seconds": done.seconds, "root": done.root, "outputs": done.outputs}
 

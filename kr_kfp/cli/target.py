@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from kfp.dsl.base_component import BaseComponent
@@ -23,7 +23,7 @@ from kr_kfp.wire import ExitCode
 
 __all__ = ["Target", "TargetError", "arguments_of", "find"]
 
-Target = BaseComponent
+Target: TypeAlias = BaseComponent
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _KINDS = {"List": list, "Dict": dict, "Boolean": bool, "Integer": int, "Float": float}
@@ -81,7 +81,7 @@ def _load(place: str) -> Target:
         loaded: Target = components.load_component_from_file(place)
     except (YAMLError, AttributeError, KeyError, TypeError, ValueError) as problem:
         # KFP does not check what it reads: a file of something else fails wherever its reader first trips over it.
-        msg = f"{place} is no pipeline or component of KFP: {problem or type(problem).__name__}"
+        msg = f"{place} is no pipeline or component of KFP: {type(problem).__name__}: {problem}"
         raise TargetError(msg) from problem
     return loaded
 
@@ -106,7 +106,7 @@ def _import(place: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as problem:
-        # A user's file may raise anything, SystemExit too; the user wants to see where and what, and none of our frames.
+        # A user's file may raise anything, SystemExit too; the user wants to see where and what, without our frames.
         if isinstance(problem, ModuleNotFoundError) and problem.name and f"{place}.".startswith(f"{problem.name}."):
             msg = f"there is no file and no module {place}"
             raise TargetError(msg) from problem
@@ -194,7 +194,8 @@ def _value(kind: str, text: str) -> Any:
     if kind == "Float" and type(value) is int:
         # KFP takes no int for a float.
         value = float(value)
-    if type(value) is not _KINDS[kind] or (kind == "Float" and not math.isfinite(value)):
+    # Not isinstance: true is no number. NaN and infinity are no JSON.
+    if type(value) is not _KINDS[kind] or (isinstance(value, float) and not math.isfinite(value)):
         msg = f"got {type(value).__name__}"
         raise ValueError(msg)
     return value

@@ -6,6 +6,8 @@ Called as ``python -m kr_kfp.cli.worker REQUEST RESULT``: both are JSON files.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ def main(request: str, result: str) -> int:
         0, 1 if a task failed, 2 if the target cannot be run like this, 75 if it was interrupted.
     """
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
+    stop = _Stop()
     try:
         target = find(asked["target"])
         local.init(
@@ -44,12 +47,38 @@ def main(request: str, result: str) -> int:
     except RuntimeError as problem:
         # KFP's own word for a task that failed; the task's log above says why.
         print(problem)
-        return ExitCode.FAILED
+        return ExitCode.STOPPED if stop.asked else ExitCode.FAILED
     except KeyboardInterrupt:
         return ExitCode.STOPPED
     outputs = {name: _plain(value) for name, value in task.outputs.items()}
     Path(result).write_text(json.dumps(outputs), encoding="utf-8")
     return ExitCode.OK
+
+
+class _Stop:
+    """Ends the run in good order: a task that got the signal too cleans up and ends first, and no other one starts.
+
+    Leaving at once would close the pipe that the task's launcher writes to, and nobody would wait for its group.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+        sys.addaudithook(self._refuse)
+
+    def _ask(self, number: int, frame: object) -> None:
+        del number, frame
+        self.asked = True
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            raise KeyboardInterrupt from None
+
+    def _refuse(self, event: str, arguments: object) -> None:
+        del arguments
+        if self.asked and event == "subprocess.Popen":
+            raise KeyboardInterrupt
 
 
 def _plain(value: Any) -> Any:
