@@ -8,7 +8,6 @@ KFP with the very same IR (command, TaskConfig input, passthroughs, annotation p
 kr_kfp's code adds to what its IR costs.
 """
 
-
 import tempfile
 import time
 import warnings

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -44,14 +45,17 @@ def emit(value: Any, as_json: bool, show: Callable[[Console], None]) -> None:
 
 
 def table(target: Console, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table: ruled on a terminal, tab-separated with a header elsewhere."""
+    """Print a table: aligned on a terminal, tab-separated with a header elsewhere."""
     if not target.is_terminal:
         # Not through rich, which would make spaces of tabs.
         click.echo("\t".join(columns))
         for row in rows:
             click.echo("\t".join(str(cell) for cell in row))
         return
-    drawn = Table(*columns, title=title or None, title_justify="left", header_style="bold")
+    drawn = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        # A name that does not fit goes on in the next line; half a name would be of no use.
+        drawn.add_column(column, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(str(cell)) for cell in row))
     target.print(drawn, soft_wrap=False)

@@ -33,7 +33,7 @@ __all__ = ["LocalRun", "run", "run_local"]
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 _BEGINS = re.compile(r"Executing task '([^']+)'")
 _ENDS = re.compile(r"Task '([^']+)' finished with status (\w+)")
-_COLOURS = {"running": "yellow", "done": "green", "failed": "red", "stopped": "red"}
+_COLOURS = {"running": "yellow", "done": "green", "failed": "red", "stopped": "red", "stopping": "yellow"}
 _ENDINGS = {ExitCode.OK: "succeeded", ExitCode.STOPPED: "was stopped", ExitCode.USAGE: "could not be run"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,8 +57,13 @@ class LocalRun:
 
 @dataclass(slots=True)
 class _Progress:
-    """State of the tasks, read from kfp.local's own lines."""
+    """State of the tasks, read from kfp.local's own lines.
 
+    Args:
+        signals: Signals that came so far; a task that ends after one was stopped.
+    """
+
+    signals: Sequence[int]
     tasks: dict[str, tuple[str, float, float]] = field(default_factory=dict)
 
     def see(self, line: str, now: float) -> None:
@@ -66,19 +71,23 @@ class _Progress:
             self.tasks[found[1]] = ("running", now, 0.0)
         elif found := _ENDS.search(line):
             begun = self.tasks.get(found[1], ("", now, 0.0))[1]
-            self.tasks[found[1]] = ("done" if found[2] == "SUCCESS" else "failed", begun, now)
+            self.tasks[found[1]] = ("done" if found[2] == "SUCCESS" else self._unhappy(), begun, now)
 
-    def end(self, word: str, now: float) -> None:
+    def end(self, now: float) -> None:
         """Say how the tasks ended that have not said so themselves."""
         for name, (state, begun, _) in self.tasks.items():
             if state == "running":
-                self.tasks[name] = (word, begun, now)
+                self.tasks[name] = (self._unhappy(), begun, now)
 
     def draw(self, now: float) -> Table:
         drawn = Table.grid(padding=(0, 2))
-        for name, (state, begun, ended) in self.tasks.items():
+        for name, (seen, begun, ended) in self.tasks.items():
+            state = "stopping" if self.signals and seen == "running" else seen
             drawn.add_row(Text(state, style=_COLOURS[state]), Text(name), f"{(ended or now) - begun:.0f} s")
         return drawn
+
+    def _unhappy(self) -> str:
+        return "stopped" if self.signals else "failed"
 
 
 def run_local(
@@ -173,13 +182,13 @@ class _Signals:
                 os.killpg(self.group, signal.SIGTERM if number == signal.SIGHUP else number)
 
 
-def _follow(lines: Iterator[str], out: Console, stopped: Sequence[int]) -> None:
-    progress = _Progress()
+def _follow(lines: Iterator[str], out: Console, signals: Sequence[int]) -> None:
+    progress = _Progress(signals)
     with Live(console=out, refresh_per_second=4, get_renderable=lambda: progress.draw(time.monotonic())):
         for line in lines:
             progress.see(line, time.monotonic())
-            out.print(line, soft_wrap=True)
-        progress.end("stopped" if stopped else "failed", time.monotonic())
+            out.print(line)
+        progress.end(time.monotonic())
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:

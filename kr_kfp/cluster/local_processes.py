@@ -1,6 +1,6 @@
 """Which processes belong to a pod, and their end. Linux tells through ``/proc``; elsewhere process groups must do.
 
-A container's processes end with its first one, as in a PID namespace. Without one, three things find them: the session
+A container's processes end with its first one, as in a PID namespace. Without one, three things find them: the group
 that the container leads, the mark in their environment, and descent from either. What sheds all three is still a
 descendant of the supervisor, a child subreaper, and ends with the group at the latest.
 """
@@ -48,12 +48,12 @@ class Process:
     Args:
         pid: Its id.
         parent: Its parent's id.
-        session: Id of its session.
+        group: Id of its process group.
     """
 
     pid: int
     parent: int
-    session: int
+    group: int
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -86,7 +86,7 @@ def table() -> dict[int, Process]:
     for pid in _pids():
         fields = _stat(pid)
         if fields and fields[0] not in "ZX":
-            found[pid] = Process(pid, int(fields[1]), int(fields[3]))
+            found[pid] = Process(pid, int(fields[1]), int(fields[2]))
     return found
 
 
@@ -111,17 +111,17 @@ def descendants(processes: Mapping[int, Process], roots: Collection[int]) -> set
     return found - set(roots)
 
 
-def pod_processes(processes: Mapping[int, Process], *, ancestor: int, uid: str, session: int) -> set[int]:
+def pod_processes(processes: Mapping[int, Process], *, ancestor: int, uid: str, group: int) -> set[int]:
     """Find the living processes of a pod.
 
     Args:
         processes: What :func:`table` gave.
         ancestor: Id of the supervisor, which all of them are below.
         uid: The pod's UID, their mark.
-        session: Id of the container's first process, which leads their session.
+        group: Id of the container's first process, which leads a process group.
     """
     below = descendants(processes, [ancestor])
-    seeds = {pid for pid in below if processes[pid].session == session or _mark(pid) == uid}
+    seeds = {pid for pid in below if processes[pid].group == group or _mark(pid) == uid}
     return seeds | descendants(processes, seeds)
 
 

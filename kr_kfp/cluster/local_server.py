@@ -45,7 +45,7 @@ async def serve(place: Place, order: Json, ready_fd: int) -> None:
     except BrokenPipeError:
         group.delete()  # The creator died; nobody knows of this group.
     await group.empty
-    # What shed its session, its mark and its parents had no pod any more; it ends here.
+    # What shed its group, its mark and its parents had no pod any more; it ends here.
     while strays := processes.descendants(processes.table(), [os.getpid()]):
         processes.kill(strays)
         await asyncio.sleep(0.005)
