@@ -1,4 +1,4 @@
-"""One of four processes without kr_kfp's launcher: joins JAX, runs the component's plain function. See local_overhead."""
+"""One of the four processes of local_overhead's script: joins JAX, runs the component's plain function."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def main(data: str, folder: str, epochs: int) -> None:
     )
     keras_classifier.python_func(
         train=dsl.Dataset(uri=data),
-        model=dsl.Model(uri=os.path.join(folder, "model")),
-        history=dsl.Artifact(uri=os.path.join(folder, "history")),
-        metrics=dsl.Metrics(uri=os.path.join(folder, "metrics")),
+        model=dsl.Model(uri=f"{folder}/model"),
+        history=dsl.Artifact(uri=f"{folder}/history"),
+        metrics=dsl.Metrics(uri=f"{folder}/metrics"),
         epochs=epochs,
     )
-    jax.distributed.shutdown()
+    jax.distributed.shutdown()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -122,12 +122,23 @@ def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> Ste
 
 
 def _task(container: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    return {"container": _short(container), **({"kubernetes": settings} if settings else {})}
+    """Give what KFP gets, in an order of its own; protobuf's maps have none."""
+    order = ("image", "command", "args")
+    ordered = {key: container[key] for key in (*order, *sorted(container.keys() - set(order))) if key in container}
+    return {"container": _short(_sorted(ordered)), **({"kubernetes": _sorted(settings, deep=True)} if settings else {})}
+
+
+def _sorted(value: Any, *, deep: bool = False) -> Any:
+    """Sort the keys of all objects inside, and with ``deep`` of this one."""
+    if isinstance(value, dict):
+        keys = sorted(value) if deep else value
+        return {key: _sorted(value[key], deep=True) for key in keys}
+    return [_sorted(item, deep=True) for item in value] if isinstance(value, list) else value
 
 
 def _short(container: dict[str, Any]) -> dict[str, Any]:
     """Give a container with long texts of its command cut, for people to read."""
-    short = copy.deepcopy(container)
+    short = copy.copy(container)
     for key in ("command", "args"):
         if key in short:
             short[key] = [p if len(p) <= 200 else f"<{len(p.encode())} bytes: {p[:60]!r}...>" for p in short[key]]

@@ -34,6 +34,9 @@ def render(target: str, only: str | None, manifest: bool, as_json: bool) -> None
             msg = f"{target} has no step {only!r}; it has: {names}"
             raise TargetError(msg)
     value = [asdict(step) for step in steps]
+    if not manifest:
+        for step in value:
+            del step["manifest"]
 
     def show(out: Console) -> None:
         for step in steps:

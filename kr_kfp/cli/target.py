@@ -166,16 +166,21 @@ def arguments_of(target: Target, given: tuple[str, ...]) -> dict[str, Any]:
             )
         else:
             try:
-                values[key] = _value(inputs[key].type, text)
+                values[key] = _value(_kind(inputs[key].type), text)
             except ValueError as problem:
-                problems.append(f"{key}: {text!r} is no {inputs[key].type} ({problem})")
+                problems.append(f"{key}: {text!r} is no {_kind(inputs[key].type)} ({problem})")
     tried = {pair.partition("=")[0] for pair in given}
     missing = [key for key in target.required_inputs if key not in tried]
     if missing:
-        problems.append("missing: " + ", ".join(f"{key} ({inputs[key].type})" for key in missing))
+        problems.append("missing: " + ", ".join(f"{key} ({_kind(inputs[key].type)})" for key in missing))
     if problems:
         raise TargetError("\n  ".join([f"arguments of {target.name}:", *problems]))
     return values
+
+
+def _kind(name: str) -> str:
+    # KFP keeps what is inside, such as List[Integer], for a component that was not compiled yet.
+    return name.partition("[")[0]
 
 
 def _value(kind: str, text: str) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.steps import launching, left_over
 
 import kr_kfp.testing
 from kr_kfp_components.data.digits import digits
 from kr_kfp_components.training.keras_classifier import keras_classifier
+from tests.steps import launching, left_over
 
 
 @pytest.fixture(name="data", scope="module")

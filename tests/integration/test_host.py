@@ -1,6 +1,5 @@
 """The runner and the executor as real processes: how user code ends is what the outcome says."""
 
-import os
 import re
 import signal
 import time
@@ -220,13 +219,13 @@ def test_grandchildren_do_not_outlive_the_function(tmp_path: Path, hosts: list[H
     host.wait(10)
     mark = f"KR_TEST_MARK={tmp_path}".encode()
     for _ in until(10, "the end of all processes"):
-        if not [p for p in os.listdir("/proc") if p.isdigit() and mark in _environ(p)]:
+        if not [p for p in Path("/proc").iterdir() if p.name.isdigit() and mark in _environ(p)]:
             break
 
 
-def _environ(pid: str) -> bytes:
+def _environ(process: Path) -> bytes:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        return (process / "environ").read_bytes()
     except OSError:
         return b""
 

@@ -9,7 +9,8 @@ from kfp import dsl
 
 import kr_kfp
 import kr_kfp.testing
-from tests.local_kit import Kit, kit_fixture
+from kr_kfp.errors import StepFailedError
+from tests.local_kit import Kit, kit_fixture, until
 
 __all__ = ["kit_fixture"]
 
@@ -56,7 +57,7 @@ def test_outputs(data: Path, kit: Kit) -> None:
     assert Path(model.path).read_text(encoding="utf-8") == "3"
     assert Path(model.path).is_relative_to(done.root)
     assert "[train host 0] host 0 reads rows" in done.log
-    assert kit.processes() == []
+    until(lambda: not kit.processes(), "the end of all processes")
 
 
 def test_own_shape(data: Path) -> None:
@@ -69,11 +70,11 @@ def test_own_shape(data: Path) -> None:
 
 def test_failure_raises(data: Path, kit: Kit) -> None:
     """A failing host is an exception whose text names host, exception and line."""
-    with pytest.raises(kr_kfp.StepFailedError) as raised:
+    with pytest.raises(StepFailedError) as raised:
         kr_kfp.testing.run(train, hosts=2, data=data, epochs=1, fail=True)
     assert "train failed in attempt 0: host 1 failed: ValueError: no more data" in str(raised.value)
     assert 'in train(): raise ValueError("no more data")' in str(raised.value)
-    assert kit.processes() == []
+    until(lambda: not kit.processes(), "the end of all processes")
 
 
 def test_failure_is_given(data: Path, kit: Kit) -> None:
