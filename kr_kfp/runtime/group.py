@@ -138,12 +138,20 @@ class Group:
             self._synced = True
         elif event.kind == "notice":
             self.notices.append(event.value)
-        elif event.kind == "pod":
-            self.pods[event.value["metadata"]["uid"]] = event.value
-        elif event.kind == "pod-gone":
-            self.pods[event.value["metadata"]["uid"]] = event.value
-            self.gone.add(event.value["metadata"]["uid"])
+        elif event.kind in ("pod", "pod-gone"):
+            self._see(event.value)
+            if event.kind == "pod-gone":
+                self.gone.add(event.value["metadata"]["uid"])
         return event
+
+    def _see(self, pod: Manifest) -> None:
+        """Take in a pod; what was known of its container stays when an eviction empties its status."""
+        uid = pod["metadata"]["uid"]
+        known = ((self.pods.get(uid) or {}).get("status") or {}).get("containerStatuses")
+        status = pod.get("status") or {}
+        if known and not status.get("containerStatuses"):
+            pod = {**pod, "status": {**status, "containerStatuses": known}}
+        self.pods[uid] = pod
 
     def sync(self) -> None:
         """Wait until the watch has told all that exists."""

@@ -15,7 +15,7 @@ from types import FrameType
 
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
-from kr_kfp.errors import ClusterError, KrKfpError, SetupError
+from kr_kfp.errors import ClusterError, DeclarationError, KrKfpError, SetupError
 from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
@@ -26,6 +26,7 @@ from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
+from kr_kfp.spec.check_task import check_task_config
 from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.pod import LIBRARY
@@ -143,6 +144,10 @@ def make_launch(
         ordinal: Tells groups of equal identity apart that run at once on the local cluster.
     """
     command, executor_input, task_config = given
+    problems = check_task_config(step, task_config)
+    if problems:
+        subject = f"settings of task {step.name!r}"
+        raise DeclarationError(subject, problems)
     pod = cluster.own_pod()
     identity = identify(executor_input, pod)
     key = f"{identity.key}#{ordinal}" if ordinal else identity.key

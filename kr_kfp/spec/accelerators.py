@@ -116,13 +116,21 @@ def _unknown(accelerator: str | Tpu | Gpu, text: str, path: str) -> Problem:
     family = index().words.get(stem.partition(":")[0].rpartition("-")[0] or stem) or index().words.get(
         stem.partition(":")[0]
     )
-    close = difflib.get_close_matches(stem, index().plain, n=3, cutoff=0.6)
-    if not close and family:
-        close = [entry.shape.name for entry in index().entries if entry.shape.family == family][:4]
+    close = _near(family, stem) or difflib.get_close_matches(stem, index().plain, n=3, cutoff=0.6)
     hint = f"Did you mean {', '.join(close)}? " if close else ""
     return Problem(
         path, f"{accelerator!r} is not a known accelerator.", f"{hint}List all with: kr-kfp accelerators list."
     )
+
+
+def _near(family: str | None, stem: str) -> list[str]:
+    """Give the sizes of a family that are nearest to the one asked for, the smaller first."""
+    count = stem.rpartition("-")[2]
+    rows = [entry for entry in index().entries if entry.shape.family == family and entry.plain]
+    if count.isdigit():
+        rows.sort(key=lambda entry: abs(entry.count - int(count)))
+        rows = sorted(rows[:3], key=lambda entry: entry.count)
+    return [entry.shape.name for entry in rows[:4]]
 
 
 def _entry(shape: Shape) -> Entry:
@@ -151,10 +159,9 @@ def shapes(search: str = "") -> tuple[Shape, ...]:
 def names(shape: Shape) -> tuple[str, ...]:
     """List every name that resolves to this shape, the canonical one first."""
     entry = _entry(shape)
-    if entry.plain and not shape.name.endswith(f"@{shape.machine}"):
-        return entry.plain
-    machine = shape.machine or entry.machines[0]
-    return tuple(f"{stem}@{machine}" for stem in entry.stems)
+    named = (f"{stem}@{shape.machine}" for stem in entry.stems) if shape.machine else ()
+    found = dict.fromkeys(name for name in (shape.name, *entry.plain, *named) if _find(name) == shape)
+    return tuple(found)
 
 
 def sources(shape: Shape) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The training pod: container, environment, volumes and placement, shared by leader and workers.
 
 Later sources win: the component's declaration, then what was set on the task (KFP's TaskConfig), then what kr_kfp must
-set itself. A user value under a name of ours never gets this far: :func:`reserved` is checked before.
+set itself. A user value under a name of ours never gets this far: :func:`reserved` is checked before,
+at declaration and, for the task's settings, at launch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.placement import placement, tolerations
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
 
-__all__ = ["CONTAINER", "LIBRARY", "WORK", "env_entry", "reserved", "training_pod"]
+__all__ = ["CONTAINER", "FOLDER", "LIBRARY", "VOLUME", "WORK", "env_entry", "reserved", "training_pod"]
 
 Json = dict[str, Any]
 
@@ -30,7 +31,7 @@ LIBRARY = f"{FOLDER}/lib"
 WORK = f"{FOLDER}/work"
 """KR_KFP_WORK: marker, outputs and what else the runner keeps."""
 
-_VOLUME = "kr-kfp"
+VOLUME = "kr-kfp"
 
 _START = (
     f"import sys; sys.path.insert(0, {LIBRARY!r}); "
@@ -98,7 +99,7 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 30,
         "containers": [_container(step, launch)],
-        "volumes": [{"name": _VOLUME, "emptyDir": {}}, *(config.get("volumes") or [])],
+        "volumes": [{"name": VOLUME, "emptyDir": {}}, *(config.get("volumes") or [])],
     }
     node_selector = {**(config.get("nodeSelector") or {}), **placement(step)}
     tolerated = [*(config.get("tolerations") or []), *tolerations(step)]
@@ -111,10 +112,10 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
     if launch.init:
         spec["initContainers"] = [
             {
-                "name": _VOLUME,
+                "name": VOLUME,
                 "image": step.launcher_image or step.image,
                 "command": list(launch.init),
-                "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER}],
+                "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}],
             }
         ]
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
@@ -137,7 +138,7 @@ def _container(step: StepSpec, launch: Launch) -> Json:
         "command": ["python3", "-c", _START, "host"],
         "args": list(launch.payload),
         "env": _environment(step, launch),
-        "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER}, *(config.get("volumeMounts") or [])],
+        "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}, *(config.get("volumeMounts") or [])],
     }
     resources = _resources(step, config.get("resources") or {})
     if resources:

@@ -45,7 +45,6 @@ def test_every_name_leads_back(shape: Shape) -> None:
     assert {physical(resolve(name)) for name in names(shape)} == {physical(shape)}
 
 
-@pytest.mark.xfail(reason="four shapes that need their machine list another name first")
 def test_own_name_comes_first() -> None:
     """The canonical name of every shape is the first of its names."""
     assert [shape.name for shape in shapes() if names(shape)[0] != shape.name] == []

@@ -329,6 +329,23 @@ def test_group_deleted_by_somebody() -> None:
     assert not report.ok
 
 
+def test_evicted_after_its_end_keeps_its_outcome() -> None:
+    """A host that had ended and is evicted while it holds stays ended; nothing restarts (case 21)."""
+    rig = Rig()
+    outputs = {"executorOutput": {"x": 1}}
+    rig.clock.after(1, rig.ok(0, outputs=outputs))
+
+    def evict() -> None:
+        pod = next(pod for pod in rig.cluster.pods.values() if pod["metadata"]["name"] == "train-x-0")
+        status = {"phase": "Failed", "reason": "Evicted", "message": "disk pressure", "containerStatuses": None}
+        rig.clock.put(Event("pod", {**pod, "status": status}))
+
+    rig.clock.after(2, evict)
+    rig.clock.after(5, rig.ok(1))
+    assert run(rig).outputs == outputs
+    assert rig.verbs() == ["create", "delete"]
+
+
 def test_group_of_one() -> None:
     """A group of one host waits for no workers."""
     rig = Rig(replace(STEP, hosts=1))
