@@ -117,7 +117,7 @@ def _stopped(launcher: Launcher, step: StepSpec, number: int) -> int:
     if number == signal.SIGTERM and _is_drain(launcher.cluster.own_pod()):
         # Argo's terminate comes as SIGUSR1; this one is a drain or preemption of the launcher's own node.
         return _end(ExitCode.STOPPED, [f"{step.name}: the launcher's pod is leaving; its next one adopts the group"])
-    launcher.clean_up()
+    launcher.clean_up(grace=HURRY)
     return _end(ExitCode.STOPPED, [f"{step.name} was cancelled by {name}; its group of hosts was deleted"])
 
 

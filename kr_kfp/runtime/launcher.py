@@ -122,7 +122,7 @@ class Launcher:
         else:
             self.say(
                 f"group {self.launch.name} is being deleted but was not gone after {self.step.terminate_grace:g} s; "
-                "kr-kfp reap deletes what is left"
+                "look for what is left by its name"
             )
 
     def _acquire(self) -> None:
