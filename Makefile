@@ -7,6 +7,10 @@ BENCHES := bench/compile.py bench/import.py bench/local_overhead.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# A process for each: what one tier imports or leaves running is no business of the next.
+TIERS := $(BIN)/python -m pytest tests/unit tests/property tests/golden && \
+	$(BIN)/python -m pytest tests/contract && $(BIN)/python -m pytest tests/integration
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format golden bench lock dist clean
 
@@ -19,7 +23,7 @@ demo: .venv/.installed ## Train on real digits: 4 hosts x 4 devices on this mach
 	@$(BIN)/python -m kr_kfp_pipelines.demo
 
 test: lint ## Run all checks and tests (PYTEST_ARGS="-k name" to choose)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),$(BIN)/python -m pytest $(PYTEST_ARGS),$(TIERS))
 
 lint: .venv/.installed ## Check style, types, layers and documents
 	$(BIN)/ruff check

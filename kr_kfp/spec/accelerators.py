@@ -7,12 +7,12 @@ Google's reading and shows the resolved topology; ``v5p:2x2x4`` is free of doubt
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from kr_kfp.errors import KrKfpError, Problem
 from kr_kfp.spec.accelerators_data import FAMILIES, SOURCES
 from kr_kfp.spec.accelerators_index import Entry, index, normalise
+from kr_kfp.spec.accelerators_unknown import unknown
 from kr_kfp.spec.step import Gpu, Shape, Tpu
 
 __all__ = [
@@ -72,65 +72,52 @@ def resolve(accelerator: str | Tpu | Gpu, *, path: str = "accelerator") -> Shape
     Raises:
         UnknownAcceleratorError: If there is none of this name. There is no fallback.
     """
-    text = _text(accelerator)
-    found = _find(text)
-    if found is not None:
-        return found
-    raise UnknownAcceleratorError(_unknown(accelerator, text, path))
+    wrong = _wrong_value(accelerator, path)
+    if wrong is not None:
+        raise UnknownAcceleratorError(wrong)
+    stem, machine = _parts(accelerator)
+    found = _lookup(stem, machine)
+    if found is None:
+        raise UnknownAcceleratorError(unknown(repr(accelerator), stem, machine, path))
+    return found
 
 
-def _text(accelerator: str | Tpu | Gpu) -> str:
+def _wrong_value(accelerator: object, path: str) -> Problem | None:
+    """Find what no lookup can: a value of another type, or a GPU's name in ``Tpu`` and the other way round."""
+    if isinstance(accelerator, str):
+        return None
+    if not isinstance(accelerator, Tpu | Gpu):
+        message = f"{accelerator!r} is no accelerator but {type(accelerator).__name__}."
+        return Problem(path, message, "Use a name such as 'v5litepod-16', Tpu(...) or Gpu(...).")
+    made, word = ("tpu", accelerator.family) if isinstance(accelerator, Tpu) else ("gpu", accelerator.kind)
+    if isinstance(accelerator, Gpu) and (type(accelerator.per_host) is not int or accelerator.per_host < 1):
+        return Problem(path, f"{accelerator!r}: per_host is not a number of GPUs.", "Use a whole number from 1 on.")
+    family = index().words.get(normalise(str(word)))
+    if family is not None and FAMILIES[family].kind != made:
+        use = {"tpu": "Gpu(kind, per_host=...)", "gpu": "Tpu(family, topology=...)"}[made]
+        return Problem(path, f"{accelerator!r}: {word!r} is no {made.upper()}.", f"Use {use}.")
+    return None
+
+
+def _parts(accelerator: str | Tpu | Gpu) -> tuple[str, str | None]:
+    """Part a name from the machine behind ``@``; None if no machine is named."""
     if isinstance(accelerator, Tpu):
-        machine = f"@{accelerator.machine}" if accelerator.machine else ""
-        return normalise(f"{accelerator.family}:{accelerator.topology}{machine}")
+        machine = normalise(str(accelerator.machine)) if accelerator.machine is not None else None
+        return normalise(f"{accelerator.family}:{accelerator.topology}"), machine
     if isinstance(accelerator, Gpu):
-        return normalise(f"{accelerator.kind}x{accelerator.per_host}")
-    return normalise(accelerator.strip())
+        return normalise(f"{accelerator.kind}x{accelerator.per_host}"), None
+    stem, mark, machine = normalise(accelerator.strip()).partition("@")
+    return stem, machine if mark else None
 
 
-def _find(text: str) -> Shape | None:
-    stem, mark, machine = text.partition("@")
-    if not mark:
-        entry = index().plain.get(text)
+def _lookup(stem: str, machine: str | None) -> Shape | None:
+    if machine is None:
+        entry = index().plain.get(stem)
         return entry.shape if entry else None
     for entry in index().stems.get(stem, ()):
         if machine in entry.machines:
             return entry.on(machine)
     return None
-
-
-def _unknown(accelerator: str | Tpu | Gpu, text: str, path: str) -> Problem:
-    stem, mark, machine = text.partition("@")
-    known = index().stems.get(stem, ())
-    if mark and known:
-        machines = sorted({m for entry in known for m in entry.machines})
-        return Problem(path, f"{stem!r} does not exist on machine {machine!r}.", f"Use one of: {', '.join(machines)}.")
-    if not mark and known:
-        # Label and topology alone would leave the machine open.
-        options = ", ".join(f"{stem}@{m}" for entry in known for m in entry.machines)
-        return Problem(path, f"{accelerator!r} leaves the machine open.", f"Use one of: {options}.")
-    chips = index().kinetic.get(stem)
-    if chips is not None:
-        fix = f"Google has no such name; kinetic, which counts chips, means {chips.shape.name!r}. Write that."
-        return Problem(path, f"{accelerator!r} is not an accelerator.", fix)
-    family = index().words.get(stem.partition(":")[0].rpartition("-")[0] or stem) or index().words.get(
-        stem.partition(":")[0]
-    )
-    close = _near(family, stem) or difflib.get_close_matches(stem, index().plain, n=3, cutoff=0.6)
-    hint = f"Did you mean {', '.join(close)}? " if close else ""
-    return Problem(
-        path, f"{accelerator!r} is not a known accelerator.", f"{hint}List all with: kr-kfp accelerators list."
-    )
-
-
-def _near(family: str | None, stem: str) -> list[str]:
-    """Give the sizes of a family that are nearest to the one asked for, the smaller first."""
-    count = stem.rpartition("-")[2]
-    rows = [entry for entry in index().entries if entry.shape.family == family and entry.plain]
-    if count.isdigit():
-        rows.sort(key=lambda entry: abs(entry.count - int(count)))
-        rows = sorted(rows[:3], key=lambda entry: entry.count)
-    return [entry.shape.name for entry in rows[:4]]
 
 
 def _entry(shape: Shape) -> Entry:
@@ -160,7 +147,7 @@ def names(shape: Shape) -> tuple[str, ...]:
     """List every name that resolves to this shape, the canonical one first."""
     entry = _entry(shape)
     named = (f"{stem}@{shape.machine}" for stem in entry.stems) if shape.machine else ()
-    found = dict.fromkeys(name for name in (shape.name, *entry.plain, *named) if _find(name) == shape)
+    found = dict.fromkeys(name for name in (shape.name, *entry.plain, *named) if _lookup(*_parts(name)) == shape)
     return tuple(found)
 
 
@@ -194,33 +181,48 @@ def selectors(shape: Shape) -> dict[str, str]:
 
 def explain(name: str) -> Explanation:
     """Show how each naming convention reads a name, and what kr_kfp takes."""
-    text = normalise(name.strip())
-    taken = _find(text)
+    stem, machine = _parts(name)
+    taken = _lookup(stem, machine)
     entry = _entry(taken) if taken else None
-    kinetic = index().kinetic.get(text)
-    counted = entry if entry and text.rpartition("-")[2] == str(entry.count) else None
-    topology = entry if entry and entry.shape.topology and entry.shape.topology in text else None
-    gpu = entry if entry and entry.shape.kind == "gpu" else None
-    readings: list[Reading] = [
-        ("Google's name (Cloud TPU, xpk, axlearn, maxtext)", _shape(counted), _cores(counted)),
-        ("kinetic's name (counts chips)", _shape(kinetic), _chips(kinetic)),
-        ("topology", _shape(topology), "family and topology, free of doubt" if topology else ""),
-        ("GPU", _shape(gpu), f"{gpu.count} on each host" if gpu else ""),
-    ]
-    return Explanation(name=name, taken=taken, readings=tuple(readings), notes=entry.notes if entry else ())
+    google, topology, gpu = _taken_as(stem, entry)
+    kinetic = index().kinetic.get(stem) if machine is None else None
+    readings: tuple[Reading, ...] = (
+        ("Google's name (Cloud TPU, xpk, axlearn, maxtext)", taken if google else None, google),
+        ("kinetic's name (counts chips)", kinetic.shape if kinetic else None, _chips(kinetic)),
+        ("topology", taken if topology else None, topology),
+        ("GPU", taken if gpu else None, gpu),
+    )
+    return Explanation(name=name, taken=taken, readings=readings, notes=entry.notes if entry else ())
 
 
-def _shape(entry: Entry | None) -> Shape | None:
-    return entry.shape if entry else None
-
-
-def _cores(entry: Entry | None) -> str:
+def _taken_as(stem: str, entry: Entry | None) -> tuple[str, str, str]:
+    """Say why a name is taken: as Google's name, as a topology or as a GPU. One of the three is not empty."""
     if entry is None:
-        return ""
+        return "", "", ""
+    if entry.shape.kind == "gpu":
+        return "", "", f"{entry.count} on each host"
+    if stem.endswith((f":{entry.shape.topology}", f"-{entry.shape.topology}")):
+        return "", _topology(stem, entry), ""
+    return _cores(stem, entry), "", ""
+
+
+def _topology(stem: str, entry: Entry) -> str:
+    # Of one label, since only those share a node selector: v5e's legacy label has its own.
+    label = entry.shape.label
+    rivals = [rival for rival in index().stems[stem] if rival is not entry and rival.shape.label == label]
+    others = [machine for rival in rivals for machine in rival.machines]
+    if others:
+        return f"on {entry.shape.machine}; {stem}@machine chooses another: {', '.join(others)}"
+    return "family and topology, free of doubt"
+
+
+def _cores(stem: str, entry: Entry) -> str:
+    if not stem.endswith(f"-{entry.count}"):
+        return "a name of its own in axlearn"
     per_chip = FAMILIES[entry.shape.family].cores_per_chip
-    cores = "TensorCore" if per_chip == 1 else "TensorCores"
-    return f"{entry.count} TensorCores, {per_chip} {cores} a chip"
+    total, each = (f"{count} TensorCore{'s' if count > 1 else ''}" for count in (entry.count, per_chip))
+    return f"{total}, {each} a chip"
 
 
 def _chips(entry: Entry | None) -> str:
-    return f"{entry.shape.chips} chips" if entry else ""
+    return f"{entry.shape.chips} chip{'s' if entry.shape.chips > 1 else ''}" if entry else ""

@@ -188,7 +188,7 @@ _TPU_BLOCKS: tuple[Block, ...] = (
     _v3("ct3p-hightpu-4t", "tpu-v3-slice", "4x4 4x8 8x8 8x16 16x16", (*_V3_MANY, _V3_AUTOPILOT_8)),
     _v3("ct3p-hightpu-4t", "tpu-v3-slice", "16x32 32x32", _V3_MANY),
     Block("v3", "tpu-v3-slice", "ct3p-hightpu-4t", 4, "KIN", "32x64", (), counted=False, kinetic=True, notes=(
-        "unverified: kinetic alone has it, GKE's table ends at 32x32; taken only when the machine is named",)),
+        "unverified: kinetic alone has it, GKE's table ends at 32x32",)),
     Block("v4", "tpu-v4-lite-device", "ct4l-hightpu-4t", 4, "CA|KRAY", "2x2", ("v4lite", "tpu-v4-lite-device"),
           counted=False, notes=("v4-lite: an inference device on a single host, one core per chip", _NO_FLEX)),
     _v4("2x2x1", _ALL_KIN, _SINGLE, kinetic=True),

@@ -231,11 +231,56 @@ def test_selectors(name: str, selector: dict[str, str]) -> None:
             "'l4' does not exist on machine 'g2-standard-5'.",
             "Use one of: g2-standard-12, g2-standard-16, g2-standard-32, g2-standard-4, g2-standard-8.",
         ),
-        ("v3:32x64", "'v3:32x64' leaves the machine open.", "Use one of: v3:32x64@ct3p-hightpu-4t."),
+        (
+            "v3:32x64",
+            "'v3:32x64' is taken only with its machine: unverified: kinetic alone has it, GKE's table ends at 32x32.",
+            "Use one of: v3:32x64@ct3p-hightpu-4t.",
+        ),
+        (
+            "h100@a3-highgpu-8g",
+            "'h100' does not exist on machine 'a3-highgpu-8g'.",
+            "Use one of: a3-highgpu-1g. On a3-highgpu-8g it is h100x8.",
+        ),
+        (
+            "v4-8192",
+            "'v4-8192' is not a known accelerator.",
+            "Did you mean v4:16x16x16? List all with: kr-kfp accelerators list.",
+        ),
+        (
+            "v5p-24",
+            "'v5p-24' is not a known accelerator.",
+            "Did you mean v5p-8, v5p-16, v5p-32? List all with: kr-kfp accelerators list.",
+        ),
+        (
+            "v5e:4x2",
+            "'v5e:4x2' is not a known accelerator.",
+            "Did you mean v5e:2x4? List all with: kr-kfp accelerators list.",
+        ),
+        (
+            "v5p:3x3x3",
+            "'v5p:3x3x3' is not a known accelerator.",
+            "Did you mean v5p:2x2x2, v5p:2x2x4, v5p:2x4x4? List all with: kr-kfp accelerators list.",
+        ),
+        (
+            "v5e",
+            "'v5e' is not a known accelerator.",
+            "Did you mean v5litepod-1, v5litepod-4, v5litepod-8, v5litepod-16? List all with: kr-kfp accelerators list.",
+        ),
+        ("h200", "'h200' is not a known accelerator.", "Did you mean h200x8? List all with: kr-kfp accelerators list."),
+        (
+            "h100:2x4",
+            "'h100:2x4' is not a known accelerator.",
+            "Did you mean h100x2? List all with: kr-kfp accelerators list.",
+        ),
+        (
+            "v4-²",  # a digit to str.isdigit, none to int
+            "'v4-²' is not a known accelerator.",
+            "Did you mean v4-8, v4-16, v4-32, v4-64? List all with: kr-kfp accelerators list.",
+        ),
         (
             "h100x3",
             "'h100x3' is not a known accelerator.",
-            "Did you mean h100x8, h100x4, h100x2? List all with: kr-kfp accelerators list.",
+            "Did you mean h100x1, h100x2, h100x4? List all with: kr-kfp accelerators list.",
         ),
         ("quantum", "'quantum' is not a known accelerator.", "List all with: kr-kfp accelerators list."),
         ("", "'' is not a known accelerator.", "List all with: kr-kfp accelerators list."),
@@ -247,6 +292,71 @@ def test_unknown_names(name: str, message: str, fix: str) -> None:
         resolve(name)
     problem = caught.value.problem
     assert (problem.path, problem.message, problem.fix) == ("accelerator", message, fix)
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "fix"),
+    [
+        (
+            Tpu("h100", "8"),
+            "Tpu(family='h100', topology='8', machine=None): 'h100' is no TPU.",
+            "Use Gpu(kind, per_host=...).",
+        ),
+        (Gpu("v5e", 4), "Gpu(kind='v5e', per_host=4): 'v5e' is no GPU.", "Use Tpu(family, topology=...)."),
+        (
+            Gpu("h100", 0),
+            "Gpu(kind='h100', per_host=0): per_host is not a number of GPUs.",
+            "Use a whole number from 1 on.",
+        ),
+        (
+            Gpu("h200"),
+            "Gpu(kind='h200', per_host=1) is not a known accelerator.",
+            "Did you mean h200x8? List all with: kr-kfp accelerators list.",
+        ),
+        (
+            Tpu("v5e", "2x4@ct5lp-hightpu-8t"),
+            "Tpu(family='v5e', topology='2x4@ct5lp-hightpu-8t', machine=None) is not a known accelerator.",
+            "Did you mean v5litepod-1, v5litepod-4, v5litepod-8, v5litepod-16? List all with: kr-kfp accelerators list.",
+        ),
+        (8, "8 is no accelerator but int.", "Use a name such as 'v5litepod-16', Tpu(...) or Gpu(...)."),
+    ],
+)
+def test_wrong_values(value: object, message: str, fix: str) -> None:
+    """A value that says something else than its class is refused; so is a value of another type."""
+    with pytest.raises(UnknownAcceleratorError) as caught:
+        resolve(value, path="accelerator")  # type: ignore[arg-type]
+    assert (caught.value.problem.message, caught.value.problem.fix) == (message, fix)
+
+
+def test_number_beyond_reading() -> None:
+    """A number of more digits than Python reads is an unknown name, not a crash."""
+    with pytest.raises(UnknownAcceleratorError) as caught:
+        resolve("v5p-" + "9" * 5000)
+    assert caught.value.problem.fix == (
+        "Did you mean v5p-12288, v5p-13824, v5p-17920? List all with: kr-kfp accelerators list."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "why"),
+    [
+        ("v5p-16@ct5p-hightpu-4t", 0, "16 TensorCores, 2 TensorCores a chip"),
+        ("v5litepod-1", 0, "1 TensorCore, 1 TensorCore a chip"),
+        ("v6e-8-1", 0, "a name of its own in axlearn"),
+        ("v5p:2x2x4", 2, "family and topology, free of doubt"),
+        ("v5e:1x1", 2, "family and topology, free of doubt"),  # the legacy 1x1 has a label of its own
+        ("v6e:2x4", 2, "on ct6e-standard-4t; v6e:2x4@machine chooses another: ct6e-standard-8t"),
+        ("v6e:2x4@ct6e-standard-8t", 2, "on ct6e-standard-8t; v6e:2x4@machine chooses another: ct6e-standard-4t"),
+        ("l4-1", 3, "1 on each host"),
+        ("h100x8", 3, "8 on each host"),
+    ],
+)
+def test_explain_says_why(name: str, place: int, why: str) -> None:
+    """Each name is taken by one convention, with what it resolves to and why; no doubt is hidden."""
+    readings = explain(name).readings
+    assert readings[place][1:] == (resolve(name), why)
+    others = [shape for number, (_, shape, _) in enumerate(readings) if number not in (place, 1)]
+    assert others == [None, None]
 
 
 def test_explain_counts() -> None:

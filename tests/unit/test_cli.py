@@ -332,7 +332,8 @@ def test_explain() -> None:
         (
             "v6e:2x4",
             [
-                "topology: v6e 2x4: 8 chips on 2 hosts, 4 chips a host (family and topology, free of doubt)",
+                "topology: v6e 2x4: 8 chips on 2 hosts, 4 chips a host "
+                "(on ct6e-standard-4t; v6e:2x4@machine chooses another: ct6e-standard-8t)",
                 "kr_kfp takes: v6e 2x4: 8 chips on 2 hosts, 4 chips a host",
             ],
         ),
