@@ -81,7 +81,12 @@ def as_json(*words: str) -> Any:
 
 def start(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a command."""
-    return subprocess.Popen([sys.executable, "-m", "kr_kfp", *words], **options)
+    # A CI job in the background has SIGINT ignored, and children inherit that.
+    return subprocess.Popen([sys.executable, "-m", "kr_kfp", *words], preexec_fn=_hear_ctrl_c, **options)  # noqa: PLW1509
+
+
+def _hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def hosts_of(kit: Kit) -> list[int]:
