@@ -81,12 +81,13 @@ def as_json(*words: str) -> Any:
 
 def start(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a command."""
-    # A CI job in the background has SIGINT ignored, and children inherit that.
+    # A CI job in the background has SIGINT ignored (nohup: SIGHUP), and children inherit that.
     return subprocess.Popen([sys.executable, "-m", "kr_kfp", *words], preexec_fn=_hear_ctrl_c, **options)  # noqa: PLW1509
 
 
 def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def hosts_of(kit: Kit) -> list[int]:
