@@ -82,10 +82,17 @@ def as_json(*words: str) -> Any:
 def start(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a command."""
     # A CI job in the background has SIGINT ignored (nohup: SIGHUP), and children inherit that.
-    return subprocess.Popen([sys.executable, "-m", "kr_kfp", *words], preexec_fn=_hear_ctrl_c, **options)  # noqa: PLW1509
+    given = options.pop("preexec_fn", None)
+
+    def prepare() -> None:
+        _hear_signals()
+        if given is not None:
+            given()
+
+    return subprocess.Popen([sys.executable, "-m", "kr_kfp", *words], preexec_fn=prepare, **options)  # noqa: PLW1509
 
 
-def _hear_ctrl_c() -> None:
+def _hear_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
