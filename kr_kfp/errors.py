@@ -2,6 +2,7 @@
 
 ```
 KrKfpError
+├── UnknownAcceleratorError  no accelerator of this name (in kr_kfp.spec.accelerators, beside the registry)
 ├── DeclarationError     a component, its options or a task is declared wrongly; lists every Problem
 ├── WireError            a message between author, launcher and host cannot be read
 ├── SetupError           the step's surroundings are wrong (package missing, JAX touched too early, ...)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from kfp import dsl
 from kfp.dsl import base_component, pipeline_context, python_component
 from kfp.dsl.pipeline_task import PipelineTask
-from kfp.pipeline_spec import pipeline_spec_pb2
 
 from kr_kfp.authoring import lone, source
 from kr_kfp.authoring.arguments import bind
@@ -20,6 +19,7 @@ from kr_kfp.authoring.build import DEFAULT_IMAGE, Built, Declaration, build, dsl
 from kr_kfp.authoring.package import offer_local_package
 from kr_kfp.authoring.tasks import dress
 from kr_kfp.errors import DeclarationError, Problem
+from kr_kfp.spec import local_task
 from kr_kfp.spec.check import REFUSED_KEYWORDS
 from kr_kfp.spec.options import DEFAULTS, OPTIONS, Options
 from kr_kfp.spec.step import StepSpec
@@ -46,7 +46,7 @@ SOURCE_ENV = "KR_KFP_SOURCE_"
 _log = logging.getLogger("kr_kfp")
 
 
-class Component(python_component.PythonComponent, Generic[P, R]):  # type: ignore[misc] # kfp is untyped
+class Component(lone.Lone, python_component.PythonComponent, Generic[P, R]):  # type: ignore[misc] # kfp is untyped
     """A KFP component made by :func:`component`.
 
     Attributes:
@@ -91,16 +91,6 @@ class Component(python_component.PythonComponent, Generic[P, R]):  # type: ignor
         """
         return call(self, self.step, lambda **given: super(Component, self).__call__(*args, **given), kwargs)
 
-    @property
-    def pipeline_spec(self) -> pipeline_spec_pb2.PipelineSpec:
-        """The IR of the component compiled by itself."""
-        return lone.lone_spec(self.component_spec, self.step)
-
-    @property
-    def platform_spec(self) -> pipeline_spec_pb2.PlatformSpec:
-        """The platform settings of the component compiled by itself."""
-        return lone.lone_platform(self.component_spec, self.step)
-
 
 def call(
     made: base_component.BaseComponent,
@@ -117,19 +107,21 @@ def call(
         given: The arguments.
     """
     arguments = bind(made.name, made.component_spec.inputs or {}, given)
-    prepare_local(made)
+    prepare_local(made, step)
     task = make(**arguments)
     if pipeline_context.Pipeline.get_default_pipeline() is None:
         return task  # it has run, and KFP takes no more settings
     return dress(task, step, launcher_resources=made.launcher_resources)
 
 
-def prepare_local(made: base_component.BaseComponent) -> None:
+def prepare_local(made: base_component.BaseComponent, step: StepSpec) -> None:
     """Leave in this process's environment what a local run of a component needs to know of the author's machine.
 
-    kfp.local hands the environment on to the steps: where kr_kfp itself is, and where the function stands.
+    kfp.local hands the environment on to the steps: where kr_kfp itself is, where the function stands, and which
+    variables are the author's own.
     """
     offer_local_package()
+    os.environ.update(local_task.note(step.name, step.env, os.environ))
     place = source.author_place(made.python_func) if hasattr(made, "python_func") else ""
     if place:
         os.environ[f"{SOURCE_ENV}{made.python_func.__name__}"] = place

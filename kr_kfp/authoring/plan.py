@@ -102,7 +102,8 @@ def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> Ste
     size = sum(map(len, payload))
     init = bootstrap.prefix("provide", "", requirement=step.requirement)
     launch = Launch(
-        name=group_name(step.name, "<run>/<task>"),
+        # The hash of run and task is not known before the run.
+        name=f"{group_name(step.name, '').rpartition('-')[0]}-<hash>",
         run="<run>",
         task=name,
         identity="<run>/<task>",

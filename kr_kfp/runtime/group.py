@@ -66,6 +66,11 @@ class Group:
         return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
 
     @property
+    def created(self) -> str:
+        """``metadata.creationTimestamp`` of the group."""
+        return str(self.manifest["metadata"].get("creationTimestamp", "")) if self.manifest else ""
+
+    @property
     def ran(self) -> float:
         """Seconds that user code ran in earlier attempts."""
         return float(self._annotations().get(RAN_ANNOTATION, "0"))

@@ -26,6 +26,7 @@ from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
+from kr_kfp.spec import local_task
 from kr_kfp.spec.check_task import check_task_config
 from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.launch import Launch
@@ -149,6 +150,8 @@ def make_launch(
         subject = f"settings of task {step.name!r}"
         raise DeclarationError(subject, problems)
     pod = cluster.own_pod()
+    if pod is None:
+        task_config = _with_task_env(step, task_config, env)
     identity = identify(executor_input, pod)
     key = f"{identity.key}#{ordinal}" if ordinal else identity.key
     name = group_name(step.name, key)
@@ -182,6 +185,13 @@ def make_launch(
         task_config=task_config,
         init=(*init, LIBRARY),
     )
+
+
+def _with_task_env(step: StepSpec, task_config: Json, env: Mapping[str, str]) -> Json:
+    """Put into the TaskConfig, which kfp.local leaves empty, the variables that were set on the task."""
+    given = local_task.task_env(step.name, step.env, env)
+    entries = [{"name": name, "value": value.replace("$", "$$")} for name, value in given.items()]
+    return {**task_config, "env": [*(task_config.get("env") or ()), *entries]} if entries else task_config
 
 
 def identify(executor_input: Json, pod: Manifest | None) -> Identity:

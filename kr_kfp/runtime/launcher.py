@@ -12,7 +12,7 @@ from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import Category, diagnose
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
-from kr_kfp.spec.observe import HostState, Phase
+from kr_kfp.spec.observe import HostState, Phase, unix
 from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import Json, Outcome, outcome_from_log
@@ -136,6 +136,9 @@ class Launcher:
             self.group = Group(self.cluster, self.clock, name=self.launch.name, hosts=self.step.hosts)
             self.group.acquire(manifest)
             self.group.sync()
+        if self.group.adopted and self.group.attempt == 0:
+            # The wait for capacity began with the group, whichever launcher watched it then.
+            self._began_waiting = unix(self.group.created) or self._began_waiting
         verb = "adopted the running group" if self.group.adopted else "created group"
         self.say(f"{verb} {self.launch.name} on {self.cluster.where}: {_shape(self.step)}")
 

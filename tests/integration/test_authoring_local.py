@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from kfp import dsl, local
@@ -13,6 +13,13 @@ from kr_kfp.authoring.component import component
 from tests import declared
 
 TEXT = "$$ $(HOME) ${HOME} 'q\" \\ ü \u2028 python python3 python3.11 {{jinja}}"
+
+
+class Outputs(NamedTuple):
+    """What the pipeline below gives."""
+
+    declared: str
+    task: str
 
 
 @pytest.fixture(name="root")
@@ -71,6 +78,28 @@ def test_step_in_a_local_pipeline(root: Path) -> None:
         declared.everything, accelerator="v5litepod-1", env={"PRICE": TEXT}, install_kfp_package=False, framework="none"
     )
     assert json.loads(declared.around(made)(text=TEXT).output)["env"] == TEXT
+
+
+@pytest.mark.parametrize("backend", ["pod", "lws"])
+@pytest.mark.filterwarnings("ignore:Task .* settings .* have no effect:UserWarning")
+def test_variable_set_on_the_task_wins(
+    backend: Literal["pod", "lws"], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster: the task's value before the component's, that before the author's own."""
+    monkeypatch.setenv("PRICE", "mine")
+    made = component(
+        declared.everything, backend=backend, env={"PRICE": "declared"}, install_kfp_package=False, framework="none"
+    )
+
+    @dsl.pipeline
+    def both(text: str = "x") -> Outputs:
+        first = made(text=text, numbers=[1], table={"a": "b"})
+        second = made(text=text, numbers=[1], table={"a": "b"}).set_env_variable("PRICE", TEXT).after(first)
+        return Outputs(declared=first.outputs["Output"], task=second.outputs["Output"])
+
+    task = both()
+    assert json.loads(task.outputs["declared"])["env"] == "declared"
+    assert json.loads(task.outputs["task"])["env"] == TEXT
 
 
 def test_optional_inputs(root: Path) -> None:

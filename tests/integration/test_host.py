@@ -206,6 +206,7 @@ def test_grandchildren_do_not_outlive_the_function(tmp_path: Path, hosts: list[H
     host.process.send_signal(signal.SIGTERM)
     host.wait(10)
     mark = f"KR_TEST_MARK={tmp_path}".encode()
+    left = [str(host.process.pid)]
     # The kernel takes a moment to take what was killed out of /proc.
     for _ in until(10, "the end of all processes"):
         left = [p.name for p in Path("/proc").iterdir() if p.name.isdigit() and mark in _environ(p)]
@@ -335,7 +336,7 @@ def collective(mode: str, pause: float = 1.0) -> str:
     from jax.experimental import multihost_utils
 
     if mode == "import":
-        import asks_for_devices
+        import asks_for_devices  # type: ignore[import-not-found] # the test writes it
 
         print("module saw", asks_for_devices.COUNT, asks_for_devices.late(), flush=True)
     jax.distributed.initialize()

@@ -241,6 +241,18 @@ def test_adopts_the_running_group() -> None:
     assert any("adopted the running group train-x" in line for line in rig.said)
 
 
+def test_adoption_does_not_prolong_the_wait_for_capacity() -> None:
+    """capacity_timeout counts from the group's creation, not from the start of the launcher that adopts it."""
+    rig = Rig(replace(STEP, capacity_timeout=300.0), start=False)
+    rig.cluster.create_group(build(STEP, replace(LAUNCH, holder="earlier")))
+    rig.cluster.dead_holders.add("earlier")
+    created = rig.clock.now()
+    assert rig.clock.next_event(created + 200.0) is None
+    report = rig.launcher.run()
+    assert rig.clock.now() == created + 300.0
+    assert "not all hosts ran within capacity_timeout=300 s" in report.lines[0]
+
+
 def test_adopts_the_finished_group() -> None:
     """A group that finished while nobody looked gives its results."""
     rig = Rig()
