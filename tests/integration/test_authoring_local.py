@@ -48,12 +48,26 @@ def outputs(task: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("accelerator", [None, "v5litepod-1"])
-def test_same_step_on_cpu_and_on_one_chip(accelerator: str | None, root: Path) -> None:
-    """One pod, with or without an accelerator: the same interface, artifacts and texts, and no launcher."""
+@pytest.mark.parametrize(
+    ("accelerator", "backend"), [(None, "pod"), ("v5litepod-1", "pod"), (None, "lws"), ("v5litepod-1", "lws")]
+)
+def test_same_step_in_every_shape_of_one_host(
+    accelerator: str | None, backend: Literal["pod", "lws"], root: Path
+) -> None:
+    """Pod or group of one, with or without an accelerator: the same interface, artifacts, metadata and texts.
+
+    A group of one waits for no worker (kubernetes-sigs/lws#189); an artifact class of the user's own keeps its file
+    and metadata (kubeflow/pipelines#8877).
+    """
     made = component(
-        declared.everything, accelerator=accelerator, env={"PRICE": TEXT}, install_kfp_package=False, framework="none"
+        declared.everything,
+        accelerator=accelerator,
+        backend=backend,
+        env={"PRICE": TEXT},
+        install_kfp_package=False,
+        framework="none",
     )
+    assert made.step.backend == backend
     found = outputs(made(text=TEXT, numbers=[1, 2.5], table={"a": {"b": TEXT}}))
     assert found == {
         "result": {
