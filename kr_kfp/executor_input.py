@@ -20,10 +20,10 @@ __all__ = [
     "CHECKPOINT_FOLDER",
     "KFP_EXECUTOR",
     "OUR_EXECUTOR",
+    "artifact_uris",
     "attempt_uri",
     "checkpoint_dir",
     "host_input",
-    "is_local",
     "output_uris",
     "restore_python",
     "split_command",
@@ -116,11 +116,6 @@ def take_task_config(executor_input: Json) -> tuple[Json, Json]:
     return rest, {key: value for key, value in config.items() if value}
 
 
-def is_local(uri: str) -> bool:
-    """Tell whether a URI is a path of this machine (kfp.local's are plain paths)."""
-    return "://" not in uri or uri.startswith("file://")
-
-
 def attempt_uri(uri: str, attempt: int) -> str:
     """Give the place of an output for one attempt: KFP's own for attempt 0, ``<uri>-r<n>`` after a restart.
 
@@ -137,6 +132,14 @@ def _output_artifacts(executor_input: Json) -> Iterator[tuple[str, Json]]:
     for name, group in ((executor_input.get("outputs") or {}).get("artifacts") or {}).items():
         for artifact in group.get("artifacts") or ():
             yield name, artifact
+
+
+def artifact_uris(executor_input: Json) -> dict[str, Json]:
+    """Give every input and output artifact by its URI, as ExecutorInput describes it."""
+    inputs = ((executor_input.get("inputs") or {}).get("artifacts") or {}).values()
+    found = [artifact for group in inputs for artifact in group.get("artifacts") or ()]
+    found += [artifact for _, artifact in _output_artifacts(executor_input)]
+    return {artifact["uri"]: artifact for artifact in found if artifact.get("uri")}
 
 
 def output_uris(executor_input: Json) -> dict[str, str]:

@@ -78,6 +78,7 @@ class ExitCode:
     FAILED = 1
     USAGE = 2
     SETUP = 64
+    STORAGE = 65
     STOPPED = 75
 
 

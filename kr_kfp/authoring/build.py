@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,6 +178,8 @@ def _check_inputs(spec: structures.ComponentSpec, step: StepSpec | None) -> list
     problems = list(arguments.check_sizes(inputs, {}))
     if TASK_CONFIG_INPUT in inputs:
         problems.append(Problem(TASK_CONFIG_INPUT, "kr_kfp has an input of that name.", "choose another name."))
+    if step is not None:
+        problems += _check_streams(inputs, step)
     if step is not None and step.backend != "pod":
         fix = "leave it out: settings made on the task reach the training pods without it."
         message = f"backend {step.backend!r} takes KFP's TaskConfig for itself."
@@ -186,6 +188,14 @@ def _check_inputs(spec: structures.ComponentSpec, step: StepSpec | None) -> list
         if spec.task_config_passthroughs and not own:
             problems.append(Problem("task_config_passthroughs", message, fix))
     return problems
+
+
+def _check_streams(inputs: Mapping[str, structures.InputSpec], step: StepSpec) -> Iterator[Problem]:
+    artifacts = [name for name, item in inputs.items() if not type_utils.is_parameter_type(item.type)]
+    fix = f"name one of: {', '.join(artifacts)}." if artifacts else "leave it out: there is no input artifact."
+    for name in step.stream_inputs:
+        if name not in artifacts:
+            yield Problem("stream_inputs", f"{name!r} is no input artifact of the function.", fix)
 
 
 def _assemble(

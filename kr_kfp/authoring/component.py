@@ -146,7 +146,8 @@ def component(func: Any = None, **options: Any) -> Any:
             ``accelerator``, ``hosts``, ``slices``, ``backend``, ``framework``, ``processes_per_host``, ``env``,
             ``timeout``, ``capacity_timeout``, ``finish_grace``, ``terminate_grace``, ``max_restarts``, ``retry_on``,
             ``spot``, ``logs``, ``cluster``, ``launcher_image``, ``launcher_resources``, ``checkpoint_root``,
-            ``labels``, ``annotations``, ``passthrough``, ``install_kr_kfp_package``, ``kr_kfp_package_path``.
+            ``stream_inputs``, ``labels``, ``annotations``, ``passthrough``, ``install_kr_kfp_package``,
+            ``kr_kfp_package_path``.
             Durations are ``"90m"``, ``"1h30m"`` or seconds. ``base_image`` is ``python:3.12`` if not given.
 
     Returns:

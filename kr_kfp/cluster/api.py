@@ -70,6 +70,9 @@ class Cluster(Protocol):
     def own_pod(self) -> Manifest | None:
         """Give the launcher's own pod; None outside a KFP pod."""
 
+    def config_map(self, name: str) -> dict[str, str]:
+        """Give the ``data`` of a ConfigMap in the run's namespace; empty if there is none, and outside Kubernetes."""
+
     def holder(self) -> str:
         """Give what identifies this launcher as holder of a group (its pod's UID; locally pid and start time)."""
 

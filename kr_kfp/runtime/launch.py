@@ -16,7 +16,7 @@ from types import FrameType
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
 from kr_kfp.errors import ClusterError, DeclarationError, KrKfpError, SetupError
-from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config
+from kr_kfp.executor_input import artifact_uris, checkpoint_dir, split_command, take_task_config
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
@@ -32,6 +32,7 @@ from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.spec.step import StepSpec
+from kr_kfp.storage import settings, sources, uris
 from kr_kfp.wire import ExitCode, Json, Payload, chunks, pack, unpack
 
 __all__ = ["Identity", "identify", "main", "make_launch"]
@@ -157,22 +158,9 @@ def make_launch(
     name = group_name(step.name, key)
     folder = f"{identity.run}/{hashlib.sha256(key.encode()).hexdigest()[:10]}"
     checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=pod is None)
-    options = {
-        "name": step.name,
-        "hosts": step.hosts,
-        "framework": step.framework,
-        "processes_per_host": step.processes_per_host,
-        "finish_grace": step.finish_grace,
-        "source": _source(step, pod, env),
-    }
+    stores = _stores(executor_input, checkpoints, cluster) if pod is not None else ()
+    options = {**_options(step, stores), "source": _source(step, pod, env)}
     payload = Payload(command=command, executor_input=executor_input, options=options)
-    init = bootstrap.prefix(
-        "provide",
-        "",
-        requirement=step.requirement,
-        index_urls=step.index_urls,
-        trusted_hosts=step.trusted_hosts,
-    )
     return Launch(
         name=name,
         run=identity.run,
@@ -183,8 +171,49 @@ def make_launch(
         checkpoint_dir=checkpoints,
         ports=cluster.ports(name),
         task_config=task_config,
-        init=(*init, LIBRARY),
+        init=_init(step),
+        env=tuple(settings.env_entries(stores)),
+        mounts=_mounts(executor_input),
     )
+
+
+def _options(step: StepSpec, stores: Sequence[settings.StoreSettings]) -> Json:
+    """Give what the runner has to know of the step."""
+    return {
+        "name": step.name,
+        "hosts": step.hosts,
+        "framework": step.framework,
+        "processes_per_host": step.processes_per_host,
+        "finish_grace": step.finish_grace,
+        "stores": [store.to_json() for store in stores],
+        "stream_inputs": list(step.stream_inputs),
+    }
+
+
+def _init(step: StepSpec) -> tuple[str, ...]:
+    """Give the command of the init container."""
+    prefix = bootstrap.prefix(
+        "provide",
+        "",
+        requirement=step.requirement,
+        index_urls=step.index_urls,
+        trusted_hosts=step.trusted_hosts,
+    )
+    return (*prefix, LIBRARY)
+
+
+def _stores(executor_input: Json, checkpoints: str, cluster: Cluster) -> tuple[settings.StoreSettings, ...]:
+    """Find out how each artifact's store is reached, as KFP does it: names of Secrets, never their values."""
+    artifacts = artifact_uris(executor_input)
+    infos = {uri: str((item.get("metadata") or {}).get(sources.SESSION_INFO, "")) for uri, item in artifacts.items()}
+    used = [*artifacts, *filter(None, [checkpoints])]
+    return sources.resolve(used, infos, cluster.config_map(sources.CONFIG_MAP))
+
+
+def _mounts(executor_input: Json) -> tuple[str, ...]:
+    """Give the paths below which hosts keep the local files of remote artifacts."""
+    schemes = {uri.partition("://")[0] for uri in artifact_uris(executor_input) if "://" in uri}
+    return tuple(path.rstrip("/") for scheme, path in sorted(uris.MOUNTS.items()) if scheme in schemes)
 
 
 def _with_task_env(step: StepSpec, task_config: Json, env: Mapping[str, str]) -> Json:

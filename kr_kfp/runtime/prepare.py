@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kr_kfp.errors import SetupError
 from kr_kfp.executor_input import host_input
-from kr_kfp.runtime import child
+from kr_kfp.runtime import artifacts, child
 from kr_kfp.spec.local_devices import without_tpu
 from kr_kfp.wire import EXECUTOR_INPUT_MARK, Json, Payload
 
@@ -41,6 +41,7 @@ def process(payload: Payload, command: Sequence[str], work: str, rank: int, coun
         "KR_KFP_RUNNER_PID": str(os.getpid()),
         "KR_KFP_FAULTS": os.path.join(folder, "faults"),
         **_process_env(payload.options, index, rank, count),
+        **artifacts.user_env(payload, os.environ),
     }
     library = env.get("KR_KFP_LIBRARY", "")
     if os.path.isdir(library):

@@ -24,7 +24,7 @@ LAUNCHER_RESOURCES = "launcher_resources"
 
 _BESIDE = frozenset({"v", SOURCE, LAUNCHER_RESOURCES})
 _PAIRS = ("labels", "annotations")
-_TUPLES = ("retry_on", "index_urls", "trusted_hosts")
+_TUPLES = ("retry_on", "stream_inputs", "index_urls", "trusted_hosts")
 _FIELDS = frozenset(field.name for field in fields(StepSpec))
 _EPHEMERAL_FILE = '"$program_path/ephemeral_component.py"'
 

@@ -239,6 +239,7 @@ def _step(
         image=image,
         launcher_image=value("launcher_image"),
         checkpoint_root=value("checkpoint_root"),
+        stream_inputs=tuple(value("stream_inputs")),
         requirement=requirement,
         index_urls=tuple(values.get("pip_index_urls") or ()),
         trusted_hosts=None if hosts_trusted is None else tuple(hosts_trusted),

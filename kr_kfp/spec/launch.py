@@ -42,6 +42,8 @@ class Launch:
         inherited: Pod spec fields taken from the launcher's own pod, such as ``serviceAccountName``.
         owners: Owner references of the group.
         init: Command of the init container that provides kr_kfp.
+        env: Entries of ``container.env`` that bring the credentials of object stores from their Secrets.
+        mounts: Where the shared volume is mounted too, for the local files of artifacts (``/gcs``, ``/s3`` ...).
     """
 
     name: str
@@ -57,3 +59,5 @@ class Launch:
     inherited: dict[str, Any] = field(default_factory=dict)
     owners: tuple[dict[str, Any], ...] = ()
     init: tuple[str, ...] = ()
+    env: tuple[dict[str, Any], ...] = ()
+    mounts: tuple[str, ...] = ()

@@ -97,6 +97,11 @@ OPTIONS: Mapping[str, Option] = {
         not_for_pod="leave it out, and call set_cpu_limit(...) and set_memory_limit(...) on the task",
     ),
     "checkpoint_root": Option(none=True, meaning="URI for checkpoints of a step without artifact outputs."),
+    "stream_inputs": Option(
+        default=(),
+        meaning="Input artifacts that hosts do not fetch: the function reads them by their .uri.",
+        not_for_pod="leave it out: KFP itself brings the inputs to a pod step",
+    ),
     "labels": Option(default=(), meaning="Labels of the training pods and their group."),
     "annotations": Option(default=(), meaning="Annotations of the training pods."),
     "passthrough": Option(
@@ -150,6 +155,7 @@ class Options(DslOptions, total=False):
     launcher_image: str | None
     launcher_resources: Mapping[str, str] | None
     checkpoint_root: str | None
+    stream_inputs: Collection[str]
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     passthrough: bool

@@ -138,12 +138,22 @@ def _container(step: StepSpec, launch: Launch) -> Json:
         "command": ["python3", "-c", _START, "host"],
         "args": list(launch.payload),
         "env": _environment(step, launch),
-        "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}, *(config.get("volumeMounts") or [])],
+        "volumeMounts": [*_mounts(launch), *(config.get("volumeMounts") or [])],
     }
     resources = _resources(step, config.get("resources") or {})
     if resources:
         container["resources"] = resources
     return container
+
+
+def _mounts(launch: Launch) -> list[Json]:
+    """Mount the shared volume at its own place and where KFP looks for artifacts; what the user mounts there wins."""
+    taken = {mount.get("mountPath", "").rstrip("/") for mount in launch.task_config.get("volumeMounts") or ()}
+    mounts: list[Json] = [{"name": VOLUME, "mountPath": FOLDER}]
+    mounts += [
+        {"name": VOLUME, "mountPath": path, "subPath": path.strip("/")} for path in launch.mounts if path not in taken
+    ]
+    return mounts
 
 
 def _environment(step: StepSpec, launch: Launch) -> list[Json]:
@@ -171,6 +181,7 @@ def _environment(step: StepSpec, launch: Launch) -> list[Json]:
     entries += launch.task_config.get("env") or []
     result = list({entry["name"]: entry for entry in entries}.values())
     result += [{"name": name, "value": value} for name, value in ours]
+    result += launch.env
     if step.slices > 1:
         label = "metadata.labels['leaderworkerset.sigs.k8s.io/subgroup-index']"
         result.append({"name": "MEGASCALE_SLICE_ID", "valueFrom": {"fieldRef": {"fieldPath": label}}})

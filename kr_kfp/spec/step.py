@@ -146,6 +146,7 @@ class StepSpec:
         image: Image of the training containers.
         launcher_image: Image of the launcher and of the init container; None is ``image``.
         checkpoint_root: URI for checkpoints of a step that has no artifact output.
+        stream_inputs: Input artifacts that hosts do not fetch, since the function reads them by their ``.uri``.
         requirement: What pip installs where kr_kfp is absent; None installs nothing.
         index_urls: pip's index URLs for it, the first as ``--index-url``.
         trusted_hosts: pip's trusted hosts for it; None trusts the index URLs.
@@ -174,6 +175,7 @@ class StepSpec:
     image: str = ""
     launcher_image: str | None = None
     checkpoint_root: str | None = None
+    stream_inputs: tuple[str, ...] = ()
     requirement: str | None = None
     index_urls: tuple[str, ...] = ()
     trusted_hosts: tuple[str, ...] | None = None

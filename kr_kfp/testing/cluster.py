@@ -42,6 +42,7 @@ class FakeCluster:
         groups: LeaderWorkerSets by name.
         pods: Pods by UID, those that exist.
         logs: Log of each pod by UID.
+        config_maps: ``data`` of each ConfigMap by name.
         dead_holders: Holders that do not live any more; all others do.
     """
 
@@ -52,6 +53,7 @@ class FakeCluster:
         self.pods: dict[str, Manifest] = {}
         self.logs: dict[str, bytes] = {}
         self.dead_holders: set[str] = set()
+        self.config_maps: dict[str, dict[str, str]] = {}
         self._watchers: list[Sink] = []
         self._numbers = itertools.count(1)
 
@@ -65,6 +67,10 @@ class FakeCluster:
     def own_pod(self) -> Manifest | None:
         """Give the launcher's own pod."""
         return self.pod
+
+    def config_map(self, name: str) -> dict[str, str]:
+        """Give the data of a ConfigMap; see ``config_maps``."""
+        return dict(self.config_maps.get(name, {}))
 
     def holder(self) -> str:
         """Give this launcher's identity."""

@@ -161,6 +161,7 @@ def test_what_a_host_sees(kit: Kit) -> None:
         "KR_KFP_POD_UID": pod["metadata"]["uid"],
         "KR_KFP_TERMINATION_LOG": f"{folder}/termination-log",
         "KR_KFP_WORK": f"{folder}/work",
+        "KR_KFP_ARTIFACTS": f"{folder}/artifacts",
         "PWD": f"{folder}/cwd",
     }
 

@@ -413,6 +413,7 @@ def test_misplaced_on_a_pod() -> None:
         "cluster",
         "launcher_image",
         "launcher_resources",
+        "stream_inputs",
         "passthrough",
     ]
     assert check_misplaced({"timeout": None}, "pod") == ()

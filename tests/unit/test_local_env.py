@@ -17,6 +17,7 @@ FIXED = {
     "KR_KFP_LOCAL": "1",
     "KR_KFP_PIP_LOCK": "/root/pip.lock",
     "KR_KFP_POD_UID": "u-1",
+    "KR_KFP_ARTIFACTS": "/root/pods/train-0.abc/artifacts",
     "KR_KFP_TERMINATION_LOG": "/root/pods/train-0.abc/termination-log",
     "KR_KFP_WORK": "/root/pods/train-0.abc/work",
     "PWD": "/root/pods/train-0.abc/cwd",
