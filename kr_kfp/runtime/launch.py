@@ -29,7 +29,8 @@ from kr_kfp.runtime.say import say, write_line
 from kr_kfp.spec import local_task
 from kr_kfp.spec.check_task import check_task_config
 from kr_kfp.spec.codec import load_step, with_source
-from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.inherit import check_own_pod, inherit, owners
+from kr_kfp.spec.launch import Inherited, Launch
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.storage import settings, sources, uris
@@ -72,7 +73,7 @@ def main(packed: str, command: Sequence[str]) -> int:
     parts, given = split_command(with_source(command, data))
     executor_input, task_config = take_task_config(given)
     try:
-        cluster = choose(step.cluster, os.environ)
+        cluster = choose(step.cluster, os.environ, warn=lambda text: say(f"warning: {text}"))
         with _pid_file(clock):
             return _launch(step, cluster, clock, (parts, executor_input, task_config))
     except KrKfpError as problem:
@@ -83,6 +84,8 @@ def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tup
     say(f"{step.name}: backend {step.backend} ({step.reason or 'chosen'}) on {cluster.where}")
     for ordinal in range(_SAME_AT_ONCE):
         launch = make_launch(step, cluster, given, os.environ, ordinal=ordinal)
+        if launch.inherited.told:
+            say(f"{step.name}: hosts inherit from this pod: {'; '.join(launch.inherited.told)}")
         logs = LogPump(step.name, step.logs, write_line)
         launcher = Launcher(cluster, clock, step=step, launch=launch, say=say, logs=logs)
         try:
@@ -146,11 +149,11 @@ def make_launch(
         ordinal: Tells groups of equal identity apart that run at once on the local cluster.
     """
     command, executor_input, task_config = given
-    problems = check_task_config(step, task_config)
+    pod = cluster.own_pod()
+    problems = check_task_config(step, task_config) + (() if pod is None else check_own_pod(pod))
     if problems:
         subject = f"settings of task {step.name!r}"
         raise DeclarationError(subject, problems)
-    pod = cluster.own_pod()
     if pod is None:
         task_config = _with_task_env(step, task_config, env)
     identity = identify(executor_input, pod)
@@ -171,6 +174,8 @@ def make_launch(
         checkpoint_dir=checkpoints,
         ports=cluster.ports(name),
         task_config=task_config,
+        inherited=Inherited() if pod is None else inherit(pod, step),
+        owners=() if pod is None else owners(pod),
         init=_init(step),
         env=tuple(settings.env_entries(stores)),
         mounts=_mounts(executor_input),

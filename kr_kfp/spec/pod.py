@@ -1,8 +1,8 @@
 """The training pod: container, environment, volumes and placement, shared by leader and workers.
 
-Later sources win: the component's declaration, then what was set on the task (KFP's TaskConfig), then what kr_kfp must
-set itself. A user value under a name of ours never gets this far: :func:`reserved` is checked before,
-at declaration and, for the task's settings, at launch.
+Later sources win: what the launcher's own pod has, the component's declaration, then what was set on the task (KFP's
+TaskConfig), then what kr_kfp must set itself. A user value under a name of ours never gets this far:
+:func:`reserved` is checked before, at declaration and, for the task's settings, at launch.
 """
 
 from __future__ import annotations
@@ -91,15 +91,21 @@ def env_entry(variable: EnvVar) -> Json:
 
 def training_pod(step: StepSpec, launch: Launch) -> Json:
     """Build the pod template (``metadata`` and ``spec``) of every host of a group."""
-    labels = {**dict(step.labels), **_identity_labels(step, launch), "sidecar.istio.io/inject": "false"}
-    annotations = {**dict(step.annotations), "sidecar.istio.io/inject": "false"}
+    inherited = launch.inherited
+    labels = {
+        **inherited.labels,
+        **dict(step.labels),
+        **_identity_labels(step, launch),
+        "sidecar.istio.io/inject": "false",
+    }
+    annotations = {**inherited.annotations, **dict(step.annotations), "sidecar.istio.io/inject": "false"}
     config = launch.task_config
     spec: Json = {
-        **launch.inherited,
+        **inherited.pod,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 30,
         "containers": [_container(step, launch)],
-        "volumes": [{"name": VOLUME, "emptyDir": {}}, *(config.get("volumes") or [])],
+        "volumes": [{"name": VOLUME, "emptyDir": {}}, *inherited.volumes, *(config.get("volumes") or [])],
     }
     node_selector = {**(config.get("nodeSelector") or {}), **placement(step)}
     tolerated = [*(config.get("tolerations") or []), *tolerations(step)]
@@ -112,8 +118,10 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
     if launch.init:
         spec["initContainers"] = [
             {
+                # Image pull policy and security context, as the launcher has them itself.
+                **inherited.container,
                 "name": VOLUME,
-                "image": step.launcher_image or step.image,
+                "image": inherited.launcher_image or step.launcher_image or step.image,
                 "command": list(launch.init),
                 "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}],
             }
@@ -132,13 +140,14 @@ def _identity_labels(step: StepSpec, launch: Launch) -> dict[str, str]:
 def _container(step: StepSpec, launch: Launch) -> Json:
     config = launch.task_config
     container: Json = {
-        "name": CONTAINER,
         "image": step.image,
+        **launch.inherited.container,
+        "name": CONTAINER,
         # Not by PYTHONPATH, which would hide the image's own.
         "command": ["python3", "-c", _START, "host"],
         "args": list(launch.payload),
         "env": _environment(step, launch),
-        "volumeMounts": [*_mounts(launch), *(config.get("volumeMounts") or [])],
+        "volumeMounts": [*_mounts(launch), *launch.inherited.mounts, *(config.get("volumeMounts") or [])],
     }
     resources = _resources(step, config.get("resources") or {})
     if resources:

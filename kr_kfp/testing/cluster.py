@@ -243,6 +243,7 @@ class FakeCluster:
 
     def _end_pod(self, uid: str) -> None:
         self.pods[uid]["metadata"]["deletionTimestamp"] = self._stamp()
+        self._tell(Event("pod", copy.deepcopy(self.pods[uid])))
 
         def gone() -> None:
             pod = self.pods.pop(uid, None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kr_kfp.spec.accelerators import resolve
-from kr_kfp.spec.launch import Launch, Ports
+from kr_kfp.spec.launch import Inherited, Launch, Ports
 from kr_kfp.spec.leaderworkerset import attempt_of, build, restart_patch, stop_patch
 from kr_kfp.spec.pod import env_entry, reserved, training_pod
 from kr_kfp.spec.step import ConfigKey, Secret, StepSpec
@@ -93,7 +93,7 @@ FULL = replace(
     LAUNCH,
     task_config=TASK_CONFIG,
     owners=OWNERS,
-    inherited={"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "registry"}]},
+    inherited=Inherited(pod={"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "registry"}]}),
     init=("sh", "-c", "script", "kr-kfp", "provide", "0", "python3", "--", "/kr-kfp/lib"),
 )
 
@@ -302,7 +302,7 @@ def test_owners_and_inherited_fields() -> None:
 
 def test_inherited_token_is_not_mounted() -> None:
     """An inherited automountServiceAccountToken does not give training pods a token."""
-    launch = replace(LAUNCH, inherited={"automountServiceAccountToken": True})
+    launch = replace(LAUNCH, inherited=Inherited(pod={"automountServiceAccountToken": True}))
     assert pod(build(CPU, launch))["automountServiceAccountToken"] is False
 
 
