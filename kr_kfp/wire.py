@@ -71,6 +71,10 @@ TASK_CONFIG_INPUT = "kr_kfp_task_config"
 """Input of the component's spec through which KFP's TaskConfig arrives; never an argument of the function."""
 
 
+UPLOADING = "kr_kfp: the function returned; its outputs go to their URIs"
+"""What the leader's runner prints before it uploads: from then on other hosts' finish_grace is no limit for it."""
+
+
 class ExitCode:
     """Exit codes of kr_kfp's own commands; anything else is the user process's own."""
 

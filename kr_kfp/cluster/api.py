@@ -64,6 +64,10 @@ class Cluster(Protocol):
     def where(self) -> str:
         """Name the cluster for people, such as ``the local cluster``."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether hosts are processes of this machine, which see its files and environment."""
+
     def ports(self, name: str) -> Ports:
         """Choose the ports of a group: fixed on Kubernetes, free ones locally."""
 

@@ -126,6 +126,11 @@ class KubeCluster:
         """Give the launcher's own pod as it was when the launcher started."""
         return self._pod
 
+    @property
+    def is_local(self) -> bool:
+        """Hosts are pods."""
+        return False
+
     def config_map(self, name: str) -> dict[str, str]:
         """Give the data of a ConfigMap; empty if there is none, or with a warning if it may not be read."""
         try:

@@ -15,7 +15,7 @@ from kr_kfp.errors import Problem, StorageError
 from kr_kfp.executor_input import attempt_uri, output_uris
 from kr_kfp.storage import settings, uris
 from kr_kfp.storage.run import Item, Plan, Result, transfer
-from kr_kfp.wire import Json, Payload
+from kr_kfp.wire import UPLOADING, Json, Payload
 
 __all__ = ["ROOT_ENV", "fetch_inputs", "input_items", "output_items", "put_outputs", "user_env"]
 
@@ -107,6 +107,8 @@ def put_outputs(payload: Payload, outputs: Json, *, attempt: int, work: str) -> 
     root = os.environ.get(ROOT_ENV, "")
     items, untouched = output_items(payload.executor_input, outputs, attempt=attempt, root=root)
     stores = stores_of(payload)
+    if items:
+        print(UPLOADING, flush=True)
     transfer("put", Plan(stores=stores, items=items), work=work)
     places = {name: attempt_uri(uri, attempt) for name, uri in output_uris(payload.executor_input).items()}
     remote = [name for name in untouched if _is_remote({"uri": places[name]})]

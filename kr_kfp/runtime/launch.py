@@ -154,13 +154,13 @@ def make_launch(
     if problems:
         subject = f"settings of task {step.name!r}"
         raise DeclarationError(subject, problems)
-    if pod is None:
+    if cluster.is_local:
         task_config = _with_task_env(step, task_config, env)
     identity = identify(executor_input, pod)
     key = f"{identity.key}#{ordinal}" if ordinal else identity.key
     name = group_name(step.name, key)
     folder = f"{identity.run}/{hashlib.sha256(key.encode()).hexdigest()[:10]}"
-    checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=pod is None)
+    checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=cluster.is_local)
     stores = _stores(executor_input, checkpoints, cluster) if pod is not None else ()
     options = {**_options(step, stores), "source": _source(step, pod, env)}
     payload = Payload(command=command, executor_input=executor_input, options=options)

@@ -15,12 +15,15 @@ from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import HostState, Phase, unix
 from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
 from kr_kfp.spec.step import StepSpec
-from kr_kfp.wire import Json, Outcome, outcome_from_log
+from kr_kfp.wire import UPLOADING, Json, Outcome, outcome_from_log
 
 __all__ = ["Launcher", "Report"]
 
 IMAGE_GRACE = 120.0
 """Seconds that a host may wait for a reason which does not heal by itself, such as a wrong image name."""
+
+_TAIL = 65_536
+"""Bytes of the leader's log in which its runner's lines are looked for."""
 
 NOTICE_EVERY = 60.0
 """Seconds between two lines about hosts that still wait."""
@@ -151,6 +154,7 @@ class Launcher:
         states = tuple(self._whole(state) for state in self.group.states())
         self._follow_logs(states)
         self._note_times(states, now)
+        self._let_upload(states, now)
         verdict = decide(
             states,
             now=now,
@@ -194,6 +198,20 @@ class Launcher:
             self._running_since = max(s.started for s in states) or now
             hosts = "the host runs" if len(states) == 1 else f"all {len(states)} hosts run"
             self.say(f"{hosts} after {max(0.0, self._running_since - self._began_waiting):.1f} s")
+
+    def _let_upload(self, states: tuple[HostState, ...], now: float) -> None:
+        """Begin finish_grace anew while the leader, as the only one left, uploads: its function has returned too.
+
+        The log is asked only when the time is over. A transfer has limits of its own, so this comes to an end.
+        """
+        leader, others = states[0], states[1:]
+        if self._first_ok is None or now < self._first_ok + self.step.finish_grace:
+            return
+        if leader.phase is Phase.RUNNING and all(state.outcome and state.outcome.ok for state in others):
+            tail = self.cluster.read_log(self.group.pods[leader.uid], tail_bytes=_TAIL)
+            if UPLOADING.encode() in tail:
+                self._first_ok = now
+                self.say("host 0 still uploads its outputs")
 
     def _limits(self, states: tuple[HostState, ...], verdict: Verdict, now: float) -> Verdict:
         """Apply timeout, capacity_timeout and the patience with reasons that do not heal."""

@@ -58,6 +58,7 @@ class FakeCluster:
         self._numbers = itertools.count(1)
 
     where = "the fake cluster"
+    is_local = False
 
     def ports(self, name: str) -> Ports:
         """Give the fixed ports."""

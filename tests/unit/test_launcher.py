@@ -16,10 +16,11 @@ from kr_kfp.runtime.launcher import IMAGE_GRACE, Launcher, Report
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.observe import pod_index
 from kr_kfp.spec.outcome import PEER_GRACE, SETTLE
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.testing import FakeClock, FakeCluster
-from kr_kfp.wire import ErrorInfo, Outcome
+from kr_kfp.wire import UPLOADING, ErrorInfo, Outcome
 
 STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=60.0)
 LAUNCH = Launch(name="train-x", run="r1", task="train", identity="r1/train", holder="fake-launcher", payload=("p",))
@@ -52,6 +53,9 @@ class Rig:
         outputs = {"executorOutput": {"parameterValues": {"Output": 0.5}}, "parameters": {}}
         self.clock.after(seconds, self.ok(0, outputs=outputs))
         self.clock.after(seconds, self.ok(1))
+
+    def uid(self, host: int) -> str:
+        return next(uid for uid, pod in self.cluster.pods.items() if pod_index(pod) == host)
 
     def verbs(self) -> list[str]:
         return [verb for verb, _ in self.cluster.calls if verb not in ("get", "watch", "list", "delete-pod")]
@@ -228,6 +232,16 @@ def test_wrong_image_fails_after_its_grace() -> None:
     rig.clock.after(60, lambda: rig.cluster.start_host(1))
     rig.all_ok(200)
     assert run(rig).ok
+
+
+def test_upload_is_not_cut_by_finish_grace() -> None:
+    """The leader's upload of a large output may last longer than finish_grace; its function returned with the others'."""
+    rig = Rig(replace(STEP, finish_grace=10.0))
+    rig.clock.after(5, rig.ok(1))
+    rig.clock.after(6, lambda: rig.cluster.logs.update({rig.uid(0): f"loss 1\n{UPLOADING}\n".encode()}))
+    rig.clock.after(47, rig.ok(0, outputs={"executorOutput": {}}))
+    assert run(rig).ok
+    assert rig.said.count("host 0 still uploads its outputs") == 4
 
 
 def test_adopts_the_running_group() -> None:
