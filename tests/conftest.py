@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.servers.fixtures",)
+
 TIERS = ("unit", "property", "golden", "contract", "integration", "cluster")
 """The folders of tests, in the order in which they run: what fails fast comes first."""
 

@@ -187,7 +187,7 @@ def _read(file: Path, verb: str, code: int, *, stopped: bool) -> Result:
     except FileNotFoundError:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         if stopped:
-            raise StorageStoppedError([Problem(verb, "was stopped by SIGTERM before all was there")]) from None
+            raise StorageStoppedError([Problem(verb, "was stopped by SIGTERM before all was there.")]) from None
         hint = " Signal 9 is what a full memory looks like." if code == -signal.SIGKILL else ""
         msg = f"the process that should {verb} artifacts {how} and left no result; its output says why.{hint}"
         raise SetupError(msg) from None
