@@ -1,4 +1,4 @@
-"""``python3 -m kr_kfp.storage fetch|put PLAN.json``: one transfer in a process of its own.
+"""``python3 -m kr_kfp.storage fetch|put|probe PLAN.json``: one transfer in a process of its own.
 
 The plan is JSON: ``stores`` (StoreSettings), ``items`` (uri, path, name), ``result`` (a file that is written whole at
 the end), ``limits`` and ``parent`` (a process whose end ends this one) if wanted. :mod:`kr_kfp.storage.run` writes it.
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    if len(arguments) != 2 or arguments[0] not in _PAST:
-        _say("usage: python3 -m kr_kfp.storage fetch|put PLAN.json")
+    if len(arguments) != 2 or arguments[0] not in (*_PAST, "probe"):
+        _say("usage: python3 -m kr_kfp.storage fetch|put|probe PLAN.json")
         return _USAGE
     try:
         data = json.loads(Path(arguments[1]).read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         return _USAGE
     parent = int(data.get("parent", 0))
     try:
-        done = _run("fetch" if arguments[0] == "fetch" else "put", plan, limits, parent)
+        done = _run(arguments[0], plan, limits, parent)
     except StorageError as error:
         _write(result, _failed(error))
         return FAILED
@@ -66,17 +66,22 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(verb: Verb, plan: Plan, limits: Limits, parent: int) -> tuple[Moved, ...]:
+def _run(verb: str, plan: Plan, limits: Limits, parent: int) -> tuple[Moved, ...]:
     try:
         import obstore  # noqa: F401 - to tell a missing package from what goes wrong in it
     except ImportError as error:
         text = f"this Python ({sys.executable}) has no obstore, which moves artifacts: {error}."
         fix = "install it beside kr_kfp: pip install 'obstore>=0.12,<0.13'"
         raise StorageError([Problem(verb, text, fix)]) from error
-    counter = _Counter(verb, limits.progress)
-    session = Session(verb, plan.stores, limits=limits, progress=counter.count)
+    way: Verb = "put" if verb == "put" else "fetch"
+    counter = _Counter(way, limits.progress)
+    session = Session(way, plan.stores, limits=limits, progress=counter.count)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: session.stop())
+    if verb == "probe":
+        from kr_kfp.storage.probe import probe_all
+
+        return asyncio.run(probe_all(session, plan.items))
     return asyncio.run(_transfer(session, plan.items, counter, parent))
 
 

@@ -106,7 +106,7 @@ class Result:
 
 
 def transfer(
-    verb: Literal["fetch", "put"],
+    verb: Literal["fetch", "put", "probe"],
     plan: Plan,
     *,
     work: str,
@@ -116,7 +116,7 @@ def transfer(
     """Run ``python -m kr_kfp.storage <verb>`` to its end; from the main thread, SIGTERM is sent on to it meanwhile.
 
     Args:
-        verb: ``fetch`` brings URIs to paths, ``put`` paths to URIs.
+        verb: ``fetch`` brings URIs to paths, ``put`` paths to URIs, ``probe`` only tells whether anything is there.
         plan: What to move.
         work: A folder for the plan and the result, which are removed at the end.
         python: The interpreter, 3.11 or newer, that can import obstore.

@@ -139,7 +139,12 @@ def _open_gs(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[
     if endpoint:
         endpoint = _url(endpoint, plain=settings.disable_ssl or bool(emulator))
         config["base_url"] = endpoint
-    if settings.anonymous or emulator:
+    extra: dict[str, Any] = {}
+    if emulator:
+        # obstore asks for a token before every write, unsigned requests or not (object_store gcp/client.rs).
+        token = env.get("GOOGLE_BEARER_TOKEN") or "emulator"
+        extra["credential_provider"] = lambda: {"token": token, "expires_at": None}
+    elif settings.anonymous:
         config["skip_signature"] = True
     elif not settings.gcs_json_env:
         file = Path(env.get("HOME", "/nonexistent"), ".config/gcloud/application_default_credentials.json")
@@ -152,6 +157,7 @@ def _open_gs(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[
             config=config | credentials,  # type: ignore[arg-type] # built of GCSConfig's own keys
             client_options=client,
             retry_config=_retry(limits),
+            **extra,
         )
 
 
