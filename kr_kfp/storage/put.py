@@ -176,6 +176,7 @@ class _Upload:
         self._bucket = None if self._location.is_file else session.bucket(item.uri)
         self._target = Target(self._location.key, folder=not found.single) if self._location.is_file else None
         self._begun: dict[str, int] = {}
+        self._written = False
 
     @property
     def _in_place(self) -> bool:
@@ -235,6 +236,8 @@ class _Upload:
             there = await self._sizes(self._bucket)
             await obstore.delete_async(self._bucket.store, [key for key in self._begun if key in there])
         except Exception as error:  # noqa: BLE001 - whatever it is, the failure that led here is what matters
+            if not self._written:
+                return []
             reason = self.session.problem(error, self.item.uri)
             return [Problem(self.item.uri, f"what was written so far is left there: {reason.message}", "remove it")]
         return []
@@ -258,7 +261,8 @@ class _Upload:
         for folder in self.found.folders:
             target.make(folder)
         for name, _ in self.found.files:
-            await threaded(local.copy_file, self._path(name), target.place(name), moved, self.session.check)
+            place = target.place(name)
+            await threaded(local.copy_file, self._path(name), place, moved, self.session.check, durable=True)
 
     async def _small(self, name: str, size: int | None) -> None:
         """Write an object in one request.
@@ -275,6 +279,7 @@ class _Upload:
             result = await self.session.retrying(
                 lambda: obstore.put_async(bucket.store, key, data, use_multipart=False)
             )
+            self._written = True
             etag = (result["e_tag"] or "").strip('"')
             expected = md5_of(bucket, etag)
             if expected and hashlib.md5(data, usedforsecurity=False).hexdigest() != expected:
@@ -313,6 +318,7 @@ class _Upload:
                         raise
 
             await self.session.retrying(upload)
+        self._written = True
 
     def _place(self, name: str, size: int) -> tuple[Bucket, str]:
         if self._bucket is None:
