@@ -22,7 +22,7 @@ from typing import Any, Self
 from kr_kfp.errors import Problem, StorageError, StorageStoppedError
 from kr_kfp.storage import local, uris
 from kr_kfp.storage.limits import MIB, Limits
-from kr_kfp.storage.listing import EMPTY_FOLDER, Entry
+from kr_kfp.storage.listing import EMPTY_FOLDER, Entry, list_all
 from kr_kfp.storage.read import md5_of, read_whole
 from kr_kfp.storage.reasons import BrokenOffError
 from kr_kfp.storage.run import Item, Moved
@@ -234,7 +234,9 @@ class _Upload:
 
         try:
             there = await self._sizes(self._bucket)
-            await obstore.delete_async(self._bucket.store, [key for key in self._begun if key in there])
+            await obstore.delete_async(self._bucket.patient, [key for key in self._begun if key in there])
+        except FileNotFoundError:
+            return []
         except Exception as error:  # noqa: BLE001 - whatever it is, the failure that led here is what matters
             if not self._written:
                 return []
@@ -307,7 +309,7 @@ class _Upload:
                 with _Parts(self.session, self._path(name), size, part, self.item) as parts:
                     running = asyncio.ensure_future(
                         obstore.put_async(
-                            bucket.store, key, parts, use_multipart=True, chunk_size=part, max_concurrency=flying
+                            bucket.patient, key, parts, use_multipart=True, chunk_size=part, max_concurrency=flying
                         )
                     )
                     try:
@@ -340,16 +342,13 @@ class _Upload:
     async def _sizes(self, bucket: Bucket) -> dict[str, int]:
         import obstore
 
-        if self.found.single:
-            head = await obstore.head_async(bucket.store, self._location.key)
-            return {head["path"]: head["size"]}
-        found: dict[str, int] = {}
-        async for batch in obstore.list(bucket.store, self._location.key, chunk_size=1000):
-            found |= {meta["path"]: meta["size"] for meta in batch}
-        return found
+        if not self.found.single:
+            return {meta["path"]: meta["size"] for meta in await list_all(self.session, self.item.uri)}
+        head = await self.session.retrying(lambda: obstore.head_async(bucket.store, self._location.key))
+        return {head["path"]: head["size"]}
 
     async def _confirm(self, bucket: Bucket) -> None:
-        there = await self.session.retrying(lambda: self._sizes(bucket))
+        there = await self._sizes(bucket)
         problems = [
             Problem(f"{self._location.root}/{key}", f"has {there[key]} bytes, {size} were written.", _SECOND_WRITER)
             if key in there

@@ -13,7 +13,7 @@ from typing import Literal
 
 from kr_kfp.errors import Problem
 
-__all__ = ["BrokenOffError", "Verb", "explain", "is_passing"]
+__all__ = ["BrokenOffError", "Verb", "explain", "is_passing", "is_refused", "is_throttled"]
 
 Verb = Literal["fetch", "put"]
 
@@ -164,6 +164,20 @@ def is_passing(error: BaseException) -> bool:
     if status:
         return status[1][0] == "5" or status[1] in {"408", "429"}
     return "without LOCATION" not in text and "certificate" not in text.lower()
+
+
+def is_refused(error: BaseException) -> bool:
+    """Tell whether the store knows who asks, or not, and refuses."""
+    if type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError"}:
+        return True
+    status = _STATUS.search(_text(error))
+    return status is not None and status[1] in {"401", "403"}
+
+
+def is_throttled(error: BaseException) -> bool:
+    """Tell whether a store asks to slow down: 429, or 503, which is S3's answer."""
+    status = _STATUS.search(_text(error))
+    return status is not None and status[1] in {"429", "503"}
 
 
 def _text(error: BaseException) -> str:
