@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import uris
+from kr_kfp.storage.reasons import is_refused
 from kr_kfp.storage.session import Session
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
-__all__ = ["EMPTY_FOLDER", "Entry", "Listing", "look"]
+__all__ = ["EMPTY_FOLDER", "Entry", "Listing", "list_all", "look"]
 
 EMPTY_FOLDER = ".kr-kfp-empty-folder"
 """An object of this name and no bytes stands for a folder without files, which object stores do not know."""
@@ -59,6 +60,26 @@ class Listing:
         return sum(entry.size for entry in self.files)
 
 
+async def list_all(session: Session, uri: str) -> list[ObjectMeta]:
+    """List all objects below a URI; after a failure, from where the listing broke off.
+
+    Raises:
+        Exception: What obstore raised last, if the store kept failing.
+    """
+    import obstore
+
+    key, store = uris.parse(uri).key, session.bucket(uri).patient
+    # Stores list in the order of names, and take the last one seen for where to go on.
+    found: dict[str, ObjectMeta] = {}
+
+    async def rest() -> None:
+        async for batch in obstore.list(store, key, offset=max(found, default=None), chunk_size=1000):
+            found.update((meta["path"], meta) for meta in batch)
+
+    await session.retrying(rest)
+    return list(found.values())
+
+
 async def look(session: Session, uri: str) -> Listing:
     """Find out what lies at a URI of an object store.
 
@@ -66,40 +87,51 @@ async def look(session: Session, uri: str) -> Listing:
         StorageError: If nothing is there, if it may not be read, or if its names cannot be those of files: each such
             name is listed.
     """
-    import obstore
-
     location = uris.parse(uri)
-    store = session.bucket(uri).store
     if not location.key:
         raise StorageError([Problem(uri, "names a bucket, not an object in it.", "append the artifact's key")])
-
-    async def listed() -> list[ObjectMeta]:
-        found: list[ObjectMeta] = []
-        async for batch in obstore.list(store, location.key, chunk_size=1000):
-            found += batch
-        return found
-
-    head, rest = await asyncio.gather(
-        session.retrying(lambda: obstore.head_async(store, location.key)),
-        session.retrying(listed),
-        return_exceptions=True,
-    )
-    if isinstance(head, BaseException) and not isinstance(head, FileNotFoundError) and not isinstance(rest, Sequence):
-        # An answer to HEAD has no body; the listing's error says more.
-        raise session.failure(_exception(rest), uri) from rest
-    if isinstance(rest, BaseException):
-        # Who may read one object need not be allowed to list.
-        if isinstance(head, BaseException):
-            raise session.failure(_exception(rest), uri) from rest
-        rest = []
-    if not isinstance(head, BaseException) and not (rest and head["size"] == 0):
-        if rest:
-            text = f"is an object and also the folder of {rest[0]['path']!r}."
+    try:
+        (head, found) = await asyncio.gather(_head(session, uri), _list_if_allowed(session, uri))
+        if head is None and found is None:
+            # What the listing says is why: an answer to HEAD has no text.
+            found = await list_all(session, uri)
+    except StorageError:
+        raise
+    except Exception as error:
+        raise session.failure(error, uri) from error
+    if head is not None and not (found and head["size"] == 0):
+        if found:
+            text = f"is an object and also the folder of {found[0]['path']!r}."
             raise StorageError([Problem(uri, text, "write to another URI")])
         return Listing(uri=uri, single=True, files=[_entry(head, "")])
-    if not rest and isinstance(head, BaseException):
+    if not found:
         raise session.failure(FileNotFoundError(), uri)
-    return await _tree(session, uri, rest)
+    return await _tree(session, uri, found)
+
+
+async def _head(session: Session, uri: str) -> ObjectMeta | None:
+    """Give what is known of an object; None if it is not there or may not be seen."""
+    import obstore
+
+    store, key = session.bucket(uri).store, uris.parse(uri).key
+    try:
+        return await session.retrying(lambda: obstore.head_async(store, key))
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        if is_refused(error):
+            return None
+        raise
+
+
+async def _list_if_allowed(session: Session, uri: str) -> list[ObjectMeta] | None:
+    """List all objects below a URI; None if that may not be done, as by someone who may read one object alone."""
+    try:
+        return await list_all(session, uri)
+    except Exception as error:
+        if is_refused(error):
+            return None
+        raise
 
 
 async def _tree(session: Session, uri: str, found: Sequence[ObjectMeta]) -> Listing:
@@ -166,9 +198,3 @@ def _split(path: str) -> list[str]:
 
 def _entry(meta: ObjectMeta, path: str) -> Entry:
     return Entry(key=meta["path"], path=path, size=meta["size"], etag=(meta["e_tag"] or "").strip('"'))
-
-
-def _exception(error: object) -> Exception:
-    if isinstance(error, Exception):
-        return error
-    raise error if isinstance(error, BaseException) else TypeError(error)

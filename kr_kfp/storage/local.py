@@ -85,7 +85,9 @@ def _add(found: Scan, path: str, name: str, status: os.stat_result) -> None:
         found.problems.append(Problem(path, "is neither a file nor a folder.", "remove it from the artifact"))
 
 
-def copy_file(source: str, target: str, moved: Callable[[int], None], check: Callable[[], None]) -> int:
+def copy_file(
+    source: str, target: str, moved: Callable[[int], None], check: Callable[[], None], *, durable: bool = False
+) -> int:
     """Copy the content of a file; runs in a thread.
 
     Args:
@@ -93,6 +95,7 @@ def copy_file(source: str, target: str, moved: Callable[[int], None], check: Cal
         target: A path where nothing is yet.
         moved: Told of every piece.
         check: Called between pieces; may raise.
+        durable: Whether it shall survive a crash of the machine.
 
     Returns:
         The bytes.
@@ -106,6 +109,8 @@ def copy_file(source: str, target: str, moved: Callable[[int], None], check: Cal
                 written += copy.write(piece[written:]) or 0
             total += written
             moved(written)
+        if durable:
+            os.fsync(copy.fileno())
     return total
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 from kr_kfp.errors import Problem, StorageError, StorageStoppedError
 from kr_kfp.storage import local, uris
 from kr_kfp.storage.limits import MIB, Limits
-from kr_kfp.storage.listing import EMPTY_FOLDER, Entry
+from kr_kfp.storage.listing import EMPTY_FOLDER, Entry, list_all
 from kr_kfp.storage.read import md5_of, read_whole
 from kr_kfp.storage.reasons import BrokenOffError
 from kr_kfp.storage.run import Item, Moved
@@ -176,6 +176,7 @@ class _Upload:
         self._bucket = None if self._location.is_file else session.bucket(item.uri)
         self._target = Target(self._location.key, folder=not found.single) if self._location.is_file else None
         self._begun: dict[str, int] = {}
+        self._written = False
 
     @property
     def _in_place(self) -> bool:
@@ -233,8 +234,12 @@ class _Upload:
 
         try:
             there = await self._sizes(self._bucket)
-            await obstore.delete_async(self._bucket.store, [key for key in self._begun if key in there])
+            await obstore.delete_async(self._bucket.patient, [key for key in self._begun if key in there])
+        except FileNotFoundError:
+            return []
         except Exception as error:  # noqa: BLE001 - whatever it is, the failure that led here is what matters
+            if not self._written:
+                return []
             reason = self.session.problem(error, self.item.uri)
             return [Problem(self.item.uri, f"what was written so far is left there: {reason.message}", "remove it")]
         return []
@@ -258,7 +263,8 @@ class _Upload:
         for folder in self.found.folders:
             target.make(folder)
         for name, _ in self.found.files:
-            await threaded(local.copy_file, self._path(name), target.place(name), moved, self.session.check)
+            place = target.place(name)
+            await threaded(local.copy_file, self._path(name), place, moved, self.session.check, durable=True)
 
     async def _small(self, name: str, size: int | None) -> None:
         """Write an object in one request.
@@ -275,6 +281,7 @@ class _Upload:
             result = await self.session.retrying(
                 lambda: obstore.put_async(bucket.store, key, data, use_multipart=False)
             )
+            self._written = True
             etag = (result["e_tag"] or "").strip('"')
             expected = md5_of(bucket, etag)
             if expected and hashlib.md5(data, usedforsecurity=False).hexdigest() != expected:
@@ -302,7 +309,7 @@ class _Upload:
                 with _Parts(self.session, self._path(name), size, part, self.item) as parts:
                     running = asyncio.ensure_future(
                         obstore.put_async(
-                            bucket.store, key, parts, use_multipart=True, chunk_size=part, max_concurrency=flying
+                            bucket.patient, key, parts, use_multipart=True, chunk_size=part, max_concurrency=flying
                         )
                     )
                     try:
@@ -313,6 +320,7 @@ class _Upload:
                         raise
 
             await self.session.retrying(upload)
+        self._written = True
 
     def _place(self, name: str, size: int) -> tuple[Bucket, str]:
         if self._bucket is None:
@@ -334,16 +342,13 @@ class _Upload:
     async def _sizes(self, bucket: Bucket) -> dict[str, int]:
         import obstore
 
-        if self.found.single:
-            head = await obstore.head_async(bucket.store, self._location.key)
-            return {head["path"]: head["size"]}
-        found: dict[str, int] = {}
-        async for batch in obstore.list(bucket.store, self._location.key, chunk_size=1000):
-            found |= {meta["path"]: meta["size"] for meta in batch}
-        return found
+        if not self.found.single:
+            return {meta["path"]: meta["size"] for meta in await list_all(self.session, self.item.uri)}
+        head = await self.session.retrying(lambda: obstore.head_async(bucket.store, self._location.key))
+        return {head["path"]: head["size"]}
 
     async def _confirm(self, bucket: Bucket) -> None:
-        there = await self.session.retrying(lambda: self._sizes(bucket))
+        there = await self._sizes(bucket)
         problems = [
             Problem(f"{self._location.root}/{key}", f"has {there[key]} bytes, {size} were written.", _SECOND_WRITER)
             if key in there

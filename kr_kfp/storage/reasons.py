@@ -13,7 +13,7 @@ from typing import Literal
 
 from kr_kfp.errors import Problem
 
-__all__ = ["BrokenOffError", "Verb", "explain", "is_passing"]
+__all__ = ["BrokenOffError", "Verb", "explain", "is_passing", "is_refused", "is_throttled"]
 
 Verb = Literal["fetch", "put"]
 
@@ -71,6 +71,7 @@ _BY_CODE: dict[str, tuple[str, str]] = {
 
 _BY_STATUS = {
     "400": ("the store did not accept the request", _KEYS_FIX),
+    "401": ("the store does not accept the credentials", _KEYS_FIX),
     "429": _BY_CODE["SlowDown"],
     "507": _BY_CODE["XMinioStorageFull"],
 }
@@ -146,7 +147,7 @@ def explain(error: BaseException, uri: str, verb: Verb, *, secrets: Collection[s
         _by_identity(uri, text)
         or _by_code(uri, code)
         or _by_class(error, uri, verb, code)
-        or _by_status(uri, text, code)
+        or _by_status(uri, text, code, verb)
         or _by_text(uri, error, text)
         or _shown(uri, error, text, secrets)
     )
@@ -163,6 +164,20 @@ def is_passing(error: BaseException) -> bool:
     if status:
         return status[1][0] == "5" or status[1] in {"408", "429"}
     return "without LOCATION" not in text and "certificate" not in text.lower()
+
+
+def is_refused(error: BaseException) -> bool:
+    """Tell whether the store knows who asks, or not, and refuses."""
+    if type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError"}:
+        return True
+    status = _STATUS.search(_text(error))
+    return status is not None and status[1] in {"401", "403"}
+
+
+def is_throttled(error: BaseException) -> bool:
+    """Tell whether a store asks to slow down: 429, or 503, which is S3's answer."""
+    status = _STATUS.search(_text(error))
+    return status is not None and status[1] in {"429", "503"}
 
 
 def _text(error: BaseException) -> str:
@@ -185,7 +200,7 @@ def _by_code(uri: str, code: str) -> Problem | None:
 def _by_class(error: BaseException, uri: str, verb: Verb, code: str) -> Problem | None:
     match type(error).__name__:
         case "UnauthenticatedError":
-            return _problem(uri, "the store does not accept the credentials", _KEYS_FIX, code or "401")
+            return _problem(uri, *_BY_STATUS["401"], code or "401")
         case "PermissionDeniedError":
             return _problem(uri, _RIGHTS[verb], _RIGHTS_FIX[verb], code or "403")
         case "PreconditionError":
@@ -195,13 +210,15 @@ def _by_class(error: BaseException, uri: str, verb: Verb, code: str) -> Problem 
     return None
 
 
-def _by_status(uri: str, text: str, code: str) -> Problem | None:
+def _by_status(uri: str, text: str, code: str, verb: Verb) -> Problem | None:
     if "without LOCATION" in text:
         return _by_code(uri, "PermanentRedirect")
     found = _STATUS.search(text)
     if not found:
         return None
-    if found[1] in _BY_STATUS:
+    if found[1] == "403":
+        what, fix = _RIGHTS[verb], _RIGHTS_FIX[verb]
+    elif found[1] in _BY_STATUS:
         what, fix = _BY_STATUS[found[1]]
     elif found[1].startswith("5"):
         what, fix = "the store kept failing", "look at the store; try again"

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from kr_kfp.errors import Problem, StorageError, StorageStoppedError
 from kr_kfp.storage import uris
 from kr_kfp.storage.limits import Limits
-from kr_kfp.storage.reasons import Verb, explain, is_passing
+from kr_kfp.storage.reasons import Verb, explain, is_passing, is_throttled
 from kr_kfp.storage.settings import StoreSettings, choose, secret_names
 from kr_kfp.storage.stores import Store, open_store
 
@@ -34,13 +34,15 @@ class Bucket:
     """An open bucket.
 
     Attributes:
-        store: obstore's store.
+        store: obstore's store for requests that :meth:`Session.retrying` repeats.
+        patient: obstore's store for listings and uploads in parts, whose single requests only obstore can repeat.
         etags_are_md5: Whether an ETag of 32 hexadecimal digits is taken for the MD5 of the content. It is, but for
             stores that encrypt with keys of their own; the first object that contradicts, twice alike, tells.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, patient: Store) -> None:
         self.store = store
+        self.patient = patient
         self.etags_are_md5 = True
 
 
@@ -127,7 +129,8 @@ class Session:
         location = uris.parse(uri)
         key = (choose(self._stores, uri), location.bucket)
         if key not in self._open:
-            self._open[key] = Bucket(open_store(*key, self.limits, self._env))
+            opened = [open_store(*key, self.limits, self._env, patient=patient) for patient in (False, True)]
+            self._open[key] = Bucket(*opened)
         return self._open[key]
 
     def expect(self, name: str, total: int) -> None:
@@ -174,19 +177,25 @@ class Session:
     async def retrying(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Repeat an operation while it fails for passing reasons, with exponential backoff and jitter.
 
-        obstore repeats most requests itself (see :mod:`kr_kfp.storage.stores`); this is for what it does not.
+        A store that asks to slow down is left alone for two seconds at first, since its Retry-After cannot be seen
+        (:mod:`kr_kfp.storage.stores`); after a broken connection the next try comes soon.
         """
         deadline = time.monotonic() + self.limits.patience
-        wait = 0.2
+        soon, slow = 0.1, 2.0
         while True:
             try:
                 return await operation()
             except Exception as error:
                 if not is_passing(error) or time.monotonic() >= deadline:
                     raise
+                throttled = is_throttled(error)
             self.check()
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a key
-            wait = min(wait * 2, 10.0)
+            jitter = random.uniform(1.0, 1.5)  # noqa: S311 - no key
+            await asyncio.sleep(jitter * (slow if throttled else soon))
+            if throttled:
+                slow = min(slow * 2, 30.0)
+            else:
+                soon = min(soon * 2, 10.0)
 
 
 async def workers(jobs: Iterator[Coroutine[Any, Any, None]], count: int) -> None:

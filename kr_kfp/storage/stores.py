@@ -1,10 +1,12 @@
-"""StoreSettings to obstore's stores: endpoints, credentials, private CA, and how requests are repeated.
+"""StoreSettings to obstore's stores: endpoints, credentials, private CA, and who repeats requests.
 
-What obstore 0.12 does by itself (object_store 0.14, ``src/client/retry.rs`` and ``get.rs``): it repeats a request after
-429, 408, any 5xx, a refused or broken connection and, where repeating is safe, a timeout, with exponential backoff and
-jitter; a body that breaks off is continued from where it broke, if the store gives ETags. What it does not: it never
-looks at Retry-After, nor hands the header on; a listing or an answer to an upload that breaks off is not asked for
-again; a body that ends early without an error is taken for whole. :mod:`kr_kfp.storage.retry` adds those.
+obstore 0.12 can repeat a request by itself (object_store 0.14, ``src/client/retry.rs``) after 429, 408, any 5xx, a
+refused or broken connection and, where that is safe, a timeout, with exponential backoff and jitter. It never looks at
+Retry-After, nor hands that header on, and waits the same for a broken connection as for a store that asks to slow down.
+It does not ask again for an answer that breaks off, and takes a body that ends early without an error for whole. So a
+request that is one operation, which is nearly all of them, is repeated by :meth:`kr_kfp.storage.session.Session.
+retrying` instead, and obstore gives up at once. Pages of a listing and parts of an upload can only be repeated by
+obstore: those go through a store that is patient itself.
 
 Where settings name credentials, nothing of the surroundings is mixed in: obstore would read AWS_* for what is missing.
 """
@@ -28,7 +30,7 @@ from kr_kfp.storage.limits import Limits
 from kr_kfp.storage.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, GCSStore, RetryConfig, S3Credential, S3Store
+    from obstore.store import BackoffConfig, ClientConfig, GCSStore, RetryConfig, S3Credential, S3Store
 
 __all__ = ["Store", "open_store"]
 
@@ -63,7 +65,9 @@ _GOOGLE_SURROUNDINGS = (
 )
 
 
-def open_store(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[str, str] = os.environ) -> Store:
+def open_store(
+    settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[str, str] = os.environ, *, patient: bool = False
+) -> Store:
     """Open a bucket. No request is made yet, but for a look whether this machine has an identity at all.
 
     Args:
@@ -71,6 +75,7 @@ def open_store(settings: StoreSettings, bucket: str, limits: Limits, env: Mappin
         bucket: Its name.
         limits: Patience and stall go into the client.
         env: The environment that the settings' names are looked up in.
+        patient: Whether obstore repeats requests.
 
     Raises:
         StorageError: If a variable or a file that the settings name is not there, or nothing gives any credentials.
@@ -85,8 +90,9 @@ def open_store(settings: StoreSettings, bucket: str, limits: Limits, env: Mappin
         problems.append(Problem(where, "has one half of a key pair.", "name access key and secret key"))
     if problems:
         raise StorageError(problems)
+    client = _client(settings, limits, env, where)
     opener = _open_gs if settings.scheme == "gs" else _open_s3
-    return opener(settings, bucket, limits, env, where)
+    return opener(settings, bucket, env, where, client=client, retry=_retry(limits, patient=patient))
 
 
 def _missing_fix(settings: StoreSettings) -> str:
@@ -95,7 +101,15 @@ def _missing_fix(settings: StoreSettings) -> str:
     return "set it, or leave it out of the settings to use the surroundings' credentials"
 
 
-def _open_s3(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[str, str], where: str) -> S3Store:
+def _open_s3(
+    settings: StoreSettings,
+    bucket: str,
+    env: Mapping[str, str],
+    where: str,
+    *,
+    client: ClientConfig,
+    retry: RetryConfig,
+) -> S3Store:
     from obstore.store import S3Store
 
     config: dict[str, Any] = {}
@@ -123,13 +137,21 @@ def _open_s3(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[
     return S3Store(
         bucket,
         config=config,  # type: ignore[arg-type] # built of S3Config's own keys
-        client_options=_client(settings, limits, env, where, plain=endpoint.startswith("http://")),
-        retry_config=_retry(limits),
+        client_options={**client, "allow_http": endpoint.startswith("http://")},
+        retry_config=retry,
         credential_provider=_s3_keys(settings, env) if settings.access_key_env and not settings.anonymous else None,
     )
 
 
-def _open_gs(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[str, str], where: str) -> GCSStore:
+def _open_gs(
+    settings: StoreSettings,
+    bucket: str,
+    env: Mapping[str, str],
+    where: str,
+    *,
+    client: ClientConfig,
+    retry: RetryConfig,
+) -> GCSStore:
     from obstore.store import GCSStore
 
     config: dict[str, Any] = {}
@@ -150,13 +172,12 @@ def _open_gs(settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[
         file = Path(env.get("HOME", "/nonexistent"), ".config/gcloud/application_default_credentials.json")
         if not file.exists():
             _demand_identity("gs", _GOOGLE_SURROUNDINGS, env, where)
-    client = _client(settings, limits, env, where, plain=endpoint.startswith("http://"))
     with _google_file(settings, env, where, config) as credentials:
         return GCSStore(
             bucket,
             config=config | credentials,  # type: ignore[arg-type] # built of GCSConfig's own keys
-            client_options=client,
-            retry_config=_retry(limits),
+            client_options={**client, "allow_http": endpoint.startswith("http://")},
+            retry_config=retry,
             **extra,
         )
 
@@ -212,15 +233,15 @@ def _s3_keys(settings: StoreSettings, env: Mapping[str, str]) -> Callable[[], S3
     return keys
 
 
-def _retry(limits: Limits) -> RetryConfig:
-    backoff = {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10), "base": 2}
-    # The time decides, not the count.
-    return {"backoff": backoff, "max_retries": 1000, "retry_timeout": timedelta(seconds=limits.patience)}  # type: ignore[typeddict-item]
+def _retry(limits: Limits, *, patient: bool) -> RetryConfig:
+    if not patient:
+        return {"max_retries": 0}
+    # The first wait, which is also the shortest one, suits a store that asks to slow down. Time decides, not the count.
+    backoff: BackoffConfig = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=20), "base": 2}
+    return {"backoff": backoff, "max_retries": 1000, "retry_timeout": timedelta(seconds=limits.patience)}
 
 
-def _client(
-    settings: StoreSettings, limits: Limits, env: Mapping[str, str], where: str, *, plain: bool
-) -> ClientConfig:
+def _client(settings: StoreSettings, limits: Limits, env: Mapping[str, str], where: str) -> ClientConfig:
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": timedelta(seconds=limits.stall),
@@ -228,17 +249,16 @@ def _client(
         "pool_idle_timeout": timedelta(seconds=30),
         "user_agent": "kr-kfp",
     }
-    if plain:
-        client["allow_http"] = True
     # KFP gives executors its CA bundle by these (backend/src/v2/component/launcher_v2.go).
     file = settings.ca_file or env.get("AWS_CA_BUNDLE") or env.get("SSL_CERT_FILE")
-    if file and not plain:
+    if file:
         try:
             pem = Path(file).read_bytes()
             ssl.create_default_context(cadata=pem.decode("ascii", "ignore"))
         except (OSError, ssl.SSLError) as problem:
-            reason = problem.strerror or problem.reason if isinstance(problem, ssl.SSLError) else problem.strerror
-            raise StorageError([Problem(where, f"the CA file {file} cannot be used: {reason}.")]) from problem
+            reason = problem.strerror or str(problem)
+            text = f"the CA file {file} cannot be used: {reason}."
+            raise StorageError([Problem(where, text, "name a file with certificates in PEM form")]) from problem
         client["root_certificate"] = pem
     return client
 

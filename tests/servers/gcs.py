@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import secrets
+import shutil
+import subprocess
+import tempfile
 import time
 import urllib.parse
 import xml.etree.ElementTree as ET
@@ -12,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.servers import build, process
 
@@ -89,11 +94,15 @@ class GcsServer:
 
 
 @contextmanager
-def run_gcs(folder: Path, *, anonymous: str = "", metadata_expired: bool = False) -> Iterator[GcsServer]:
+def run_gcs(
+    folder: Path, *, in_memory: bool = False, anonymous: str = "", metadata_expired: bool = False
+) -> Iterator[GcsServer]:
     """Run a server as long as the context is open.
 
     Args:
-        folder: A folder for its log.
+        folder: An empty folder for its log.
+        in_memory: Whether objects are kept in memory: slow for thousands, but an object can have any name, also one
+            that leads out of a folder.
         anonymous: What a caller without a token may do: nothing, ``read`` or ``write``.
         metadata_expired: Whether the metadata server gives out ``expired_token`` instead of ``token``.
     """
@@ -101,26 +110,50 @@ def run_gcs(folder: Path, *, anonymous: str = "", metadata_expired: bool = False
     log = folder / "gcs.log"
     token, expired = (f"ya29.{secrets.token_urlsafe(24)}" for _ in range(2))
     writer, reader = "writer@test.example", "reader@test.example"
-    config = {
-        "tokens": {token: {"access": "write"}, expired: {"access": "write", "expires": int(time.time()) - 60}},
-        "accounts": {writer: "write", reader: "read"},
-        "anonymous": anonymous,
-        "metadata_token": expired if metadata_expired else token,
-    }
-    server = process.start([str(build.binary("gcs"))], log=log, pipes=True)
-    try:
-        assert server.stdin, "a pipe"
-        assert server.stdout, "a pipe"
-        server.stdin.write(json.dumps(config))
-        server.stdin.flush()
-        line = server.stdout.readline()
-        if not line:
-            msg = f"the GCS server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}"
-            raise process.ServerError(msg)
-        started = json.loads(line)
-        keys = {name: json.dumps(key) for name, key in started["keys"].items()}
-        yield GcsServer(
-            endpoint=started["url"], writer=keys[writer], reader=keys[reader], token=token, expired_token=expired
-        )
-    finally:
-        process.stop(server)
+    with _data() as data:
+        config = {
+            "tokens": {token: {"access": "write"}, expired: {"access": "write", "expires": int(time.time()) - 60}},
+            "accounts": {writer: "write", reader: "read"},
+            "anonymous": anonymous,
+            "metadata_token": expired if metadata_expired else token,
+            "folder": "" if in_memory else data,
+        }
+        server = process.start([str(build.binary("gcs"))], log=log, pipes=True)
+        try:
+            started = _start(server, config, log)
+            keys = {name: json.dumps(key) for name, key in started["keys"].items()}
+            yield GcsServer(
+                endpoint=started["url"], writer=keys[writer], reader=keys[reader], token=token, expired_token=expired
+            )
+        finally:
+            process.stop(server)
+
+
+def _start(server: subprocess.Popen[str], config: Mapping[str, Any], log: Path) -> dict[str, Any]:
+    """Give a server its configuration and wait for what it says to it."""
+    if server.stdin is None or server.stdout is None:
+        msg = "a server with pipes has pipes"
+        raise TypeError(msg)
+    server.stdin.write(json.dumps(config))
+    server.stdin.flush()
+    line = server.stdout.readline()
+    if not line:
+        msg = f"the GCS server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}"
+        raise process.ServerError(msg)
+    started: dict[str, Any] = json.loads(line)
+    return started
+
+
+@contextmanager
+def _data() -> Iterator[str]:
+    """Give a folder for data: in memory if possible, since this server writes each object through to the disk."""
+    shared = Path("/dev/shm")
+    roomy = shared.is_dir() and shutil.disk_usage(shared).free > 4 * 10**9
+    with tempfile.TemporaryDirectory(prefix="kr-kfp-gcs-", dir=shared if roomy else None) as folder:
+        try:
+            os.setxattr(folder, "user.kr-kfp", b"1")
+        except OSError:  # this server keeps what it knows of an object in extended attributes
+            with tempfile.TemporaryDirectory() as other:
+                yield other
+        else:
+            yield folder

@@ -2,8 +2,7 @@
 // obstore needs: the XML API's object and multipart uploads, its paged listing, and credentials that are checked.
 //
 // It reads its configuration (struct Config) as JSON from standard input, listens on 127.0.0.1, prints one line of JSON
-// (struct Started) and serves until standard input ends. Objects are kept in memory: any name is possible, also one that
-// no file system takes.
+// (struct Started) and serves until standard input ends.
 package main
 
 import (
@@ -27,6 +26,8 @@ type Config struct {
 	Anonymous Access `json:"anonymous"`
 	// Name of the token that the metadata server gives to who asks for it, as it does under workload identity.
 	MetadataToken string `json:"metadata_token"`
+	// Where objects are stored. Empty for memory: that is slow for thousands, but takes names that no file system does.
+	Folder string `json:"folder"`
 }
 
 // Started says where the server is, and how its service accounts identify themselves.
@@ -52,6 +53,7 @@ func main() {
 	url := "http://" + listener.Addr().String()
 	store, err := fakestorage.NewServerWithOptions(fakestorage.Options{
 		NoListener:  true,
+		StorageRoot: config.Folder,
 		Scheme:      "http",
 		ExternalURL: url,
 		PublicHost:  "127.0.0.1", // without a port: a proxy in front has another
