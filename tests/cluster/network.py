@@ -29,6 +29,8 @@ def connect(places: Places, corner: Namespaces) -> None:
         "ip link set lo up",
         f"ip link add {device} type bridge",
         f"ip address add {places.gateway}/16 dev {device}",
+        # A bridge without an address of its own takes one of a pod's, and another one when that pod ends.
+        f"ip link set {device} address 02:00:00:00:00:01",
         f"ip link set {device} up",
         "sysctl -qw net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=1",
     ):

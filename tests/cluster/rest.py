@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 Json = dict[str, Any]
 
@@ -176,7 +176,7 @@ class Watch:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         """Give itself."""
         return self
 
