@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.cluster import build, cgroups, images, network
 from tests.cluster.control_plane import NODES, ControlPlane
+from tests.cluster.evidence import FOLDER, keep_cluster_logs
 from tests.cluster.lws import Lws
 from tests.cluster.namespaces import Namespaces
 from tests.cluster.node import Node, NodeSpec, tpu_node
@@ -44,7 +45,7 @@ class Cluster:
             try:
                 return cls._start(places, programs, store, tuple(specs))
             except BaseException:
-                keep_logs(places)
+                keep_cluster_logs(places, FOLDER / time.strftime("start-%Y%m%d-%H%M%S"))
                 clear(places)
                 raise
 
@@ -122,6 +123,11 @@ class Cluster:
         wait_for(f"readiness of {spec.name}", lambda: self._ready(spec.name), hint=f"See {self.places.logs}.")
         return node
 
+    def remove_node(self, name: str) -> None:
+        """Take a node out of the cluster and off this machine."""
+        self.nodes.pop(name).remove()
+        self.kubectl("delete", "node", name, "--ignore-not-found")
+
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Run kubectl as administrator and give what it prints."""
         return self.plane.kubectl(*arguments, text=text)
@@ -177,11 +183,3 @@ def clear(places: Places) -> None:
         raise RuntimeError(msg)
     if places.state.exists():
         shutil.rmtree(places.state)
-
-
-def keep_logs(places: Places) -> Path:
-    """Copy the cluster's own logs to build/cluster-failures, where they outlive it."""
-    target = Path("build") / "cluster-failures" / time.strftime("start-%H%M%S")
-    if places.logs.is_dir():
-        shutil.copytree(places.logs, target, dirs_exist_ok=True)
-    return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -118,6 +119,17 @@ class Node:
         """Cut the node off and kill its containers, as when the machine is switched off."""
         self.cut_off()
         cgroups.kill(f"{self.places.cgroup}/{self.spec.name}")
+
+    def remove(self) -> None:
+        """Kill all of the node and remove its files."""
+        self.lose()
+        for line in reversed(
+            Path(f"/proc/{self.corner.holder.pid}/mountinfo").read_text(encoding="utf-8").splitlines()
+        ):
+            mount = line.split()[4]
+            if Path(mount).is_relative_to(self.folder):
+                self.corner.run("umount", "--lazy", mount)
+        shutil.rmtree(self.folder)
 
     def recover(self) -> None:
         """Start the node's programs again; no error if they run."""
