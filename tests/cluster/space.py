@@ -67,6 +67,11 @@ class Space:
         """Read a container's log."""
         return self.rest.logs(self.name, pod, container=container, previous=previous)
 
+    def first_line(self, pod: str) -> str:
+        """Wait for the first line that a pod's main container prints: a container runs before its log has anything."""
+        wait_for(f"a line from {pod}", lambda: "\n" in self.logs(pod), seconds=20)
+        return self.logs(pod).splitlines()[0]
+
     def watch(self, resource: str) -> Watch:
         """Record every change of a resource from now on."""
         return Watch(self.rest, resource, self.name)

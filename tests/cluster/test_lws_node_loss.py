@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.cluster.groups import HOLD, all_run, container, group, living, uids
-from tests.cluster.rest import Json, Rest
+from tests.cluster.rest import Json, Rest, Seen
 from tests.cluster.space import Space
 from tests.cluster.spare import Spare
 
@@ -36,12 +36,12 @@ def test_group_with_a_lost_host_restarts_by_force(space: Space, spare: Spare) ->
     """Replicas 0 does not free a group of its pod on a lost node; a forced delete of that pod does, at once."""
     node = spare.add("lost", topology="2x2")
     with space.watch("pods") as pods:
-        pod = {"topologySpreadConstraints": _one_host_on(node.spec.labels["cloud.google.com/gke-tpu-topology"])}
+        pod = {"affinity": _prefer("lost")}
         space.create_object("leaderworkersets", group("g", container(HOLD, chips=4), size=2, pod=pod))
         before = living(pods.until(lambda changes: all_run(changes, 2), what="group that runs"))
         lost = next(pod["metadata"]["name"] for pod in before.values() if pod["spec"]["nodeName"] == node.spec.name)
         node.lose()
-        pods.until(lambda changes: any(_ready(c.object) == "False" for c in changes), what="pod that is not ready")
+        pods.until(lambda changes: _ready(_named(changes, lost)) == "False", what="pod that is not ready")
         space.patch("leaderworkersets", "g", {"spec": {"replicas": 0}})
         other = next(name for name in uids(before.values()) if name != lost)
         if lost != "g-0":  # workers are asked to end when the leader is gone
@@ -54,13 +54,13 @@ def test_group_with_a_lost_host_restarts_by_force(space: Space, spare: Spare) ->
         pods.until(lambda changes: all_run(changes, 2), what="next attempt on living nodes", seconds=30)
 
 
-def _one_host_on(topology: str) -> list[Json]:
-    """Spread hosts over topologies: with two of them in the cluster, one host goes to each."""
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": "cloud.google.com/gke-tpu-topology",
-            "whenUnsatisfiable": "DoNotSchedule" if topology else "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {"leaderworkerset.sigs.k8s.io/name": "g"}},
-        }
-    ]
+def _named(changes: list[Seen], name: str) -> Json:
+    """Give the present state of the pod of this name."""
+    return next(pod for pod in living(changes).values() if pod["metadata"]["name"] == name)
+
+
+def _prefer(pool: str) -> Json:
+    """Prefer a pool, which takes as many hosts as it has chips for; the others go elsewhere."""
+    term = {"matchExpressions": [{"key": "cloud.google.com/gke-nodepool", "operator": "In", "values": [pool]}]}
+    preferred = [{"weight": 100, "preference": term}]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
