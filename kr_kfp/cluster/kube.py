@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,10 @@ def connect(
         ClusterError: If this pod cannot be read.
     """
     if name is None:
-        api = Api(from_pod(env, account), warn=warn)
-        return KubeCluster(api, pod=_own_pod(api, env["KFP_POD_NAME"]))
+        login = from_pod(env, account)
+        pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
+        user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
+        return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
     if name == "kubeconfig" or name.startswith("kubeconfig:"):
         return KubeCluster(Api(from_kubeconfig(name, env), warn=warn))
     if name.startswith("gke:"):
@@ -170,9 +173,9 @@ class KubeCluster:
         """
         check_served(self._api)
         check_rights(self._api, self._namespace)
-        if self._lease is not None:
-            self._lease.hold()
         try:
+            if self._lease is not None:
+                self._lease.hold()
             made: Manifest = self._api.create(GROUPS, manifest, namespace=self._namespace, fieldValidation="Strict")
         except NotFoundError as problem:
             msg = f"{problem}. Does namespace {self._namespace} exist?"
