@@ -21,7 +21,7 @@ from kfp import dsl
 import kr_kfp
 from kr_kfp.wire import TASK_CONFIG_INPUT
 
-__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "starts_of"]
+__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "sees_all", "starts_of"]
 
 
 @kr_kfp.component(hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s")
@@ -84,6 +84,38 @@ def fault(
         model.metadata["attempt"] = ctx.attempt
     sys.stdout.flush()
     return ctx.attempt
+
+
+@kr_kfp.component(
+    accelerator="v5p-16",
+    slices=2,
+    backend="pathways",
+    pathways=kr_kfp.Pathways(scratch="gs://bucket/tmp", version="jax-0.10.0"),
+    base_image="python:3.12",
+    install_kfp_package=False,
+)
+def sees_all(mark: str, seconds: float = 0.0) -> dict:  # type: ignore[type-arg]
+    """Give what the function sees on the head of a Pathways group; stay for ``seconds`` in attempt 0."""
+    import os
+    import time
+    from pathlib import Path
+
+    import jax
+
+    ctx = kr_kfp.context()
+    with Path(mark).open("a") as notes:
+        notes.write(f"start host={ctx.host} attempt={ctx.attempt} pid={os.getpid()}\n")
+    if ctx.attempt == 0:
+        time.sleep(seconds)
+    return {
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "hosts": ctx.hosts,
+        "host": ctx.host,
+        "platform": jax.devices()[0].platform,
+        "coordinator": os.environ.get("JAX_COORDINATOR_ADDRESS", ""),
+        "keras": os.environ.get("KERAS_BACKEND", ""),
+    }
 
 
 @dataclass

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kr_kfp.errors import SetupError
+from kr_kfp.names import PATHWAYS_ENV
 
 __all__ = ["choose", "start"]
 
@@ -46,6 +47,13 @@ def start() -> Callable[[], None]:
     Raises:
         SetupError: If that cannot be done; the message says why.
     """
+    if PATHWAYS_ENV in os.environ:
+        from kr_kfp.runtime import pathways
+
+        _reject_early_devices()
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+        pathways.start()
+        return _nothing
     world = int(os.environ.get("WORLD_SIZE", "1"))
     wanted = os.environ.get("KR_KFP_FRAMEWORK", "auto")
     name = choose(wanted, lambda module: importlib.util.find_spec(module) is not None)
@@ -61,7 +69,14 @@ def _nothing() -> None:
     pass
 
 
-def _start_jax(world: int) -> Callable[[], None]:
+def _reject_early_devices() -> None:
+    """Refuse to go on where JAX has its devices already: those of this host alone.
+
+    Raises:
+        SetupError: Naming what may have asked for them.
+    """
+    if "jax" not in sys.modules:
+        return
     import jax
     from jax._src import xla_bridge
 
@@ -71,6 +86,12 @@ def _start_jax(world: int) -> Callable[[], None]:
             "Remove that call, or do it inside the function"
         )
         raise SetupError(msg)
+
+
+def _start_jax(world: int) -> Callable[[], None]:
+    import jax
+
+    _reject_early_devices()
     arguments = _jax_arguments(world)
     try:
         jax.distributed.initialize(**arguments)

@@ -15,8 +15,9 @@ from types import FrameType
 
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
+from kr_kfp.cluster.local import LocalCluster
 from kr_kfp.errors import ClusterError, DeclarationError, KrKfpError, SetupError
-from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config
+from kr_kfp.executor_input import checkpoint_dir, split_command, take_scratch, take_task_config
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
@@ -26,7 +27,7 @@ from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
-from kr_kfp.spec.check_task import check_task_config
+from kr_kfp.spec.check_task import check_scratch, check_task_config
 from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.pod import LIBRARY
@@ -144,7 +145,9 @@ def make_launch(
         ordinal: Tells groups of equal identity apart that run at once on the local cluster.
     """
     command, executor_input, task_config = given
-    problems = check_task_config(step, task_config)
+    executor_input, scratch = take_scratch(executor_input)
+    on_servers = not isinstance(cluster, LocalCluster)
+    problems = [*check_task_config(step, task_config), *check_scratch(step, scratch, needed=on_servers)]
     if problems:
         subject = f"settings of task {step.name!r}"
         raise DeclarationError(subject, problems)
@@ -156,7 +159,7 @@ def make_launch(
     checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=pod is None)
     options = {
         "name": step.name,
-        "hosts": step.hosts,
+        "hosts": step.runners,
         "framework": step.framework,
         "processes_per_host": step.processes_per_host,
         "finish_grace": step.finish_grace,
@@ -181,6 +184,7 @@ def make_launch(
         ports=cluster.ports(name),
         task_config=task_config,
         init=(*init, LIBRARY),
+        scratch=scratch,
     )
 
 

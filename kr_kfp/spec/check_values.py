@@ -16,6 +16,7 @@ from kr_kfp.spec.step import ConfigKey, Secret
 
 __all__ = [
     "annotation_map",
+    "cpu_and_memory",
     "env",
     "image",
     "label_map",
@@ -200,6 +201,11 @@ def retry_on(path: str, value: Any) -> Iterator[Problem]:
 
 def launcher_resources(path: str, value: Any) -> Iterator[Problem]:
     """Check cpu and memory of the launcher pod; they become both its requests and its limits."""
+    return cpu_and_memory(path, value, who="a launcher")
+
+
+def cpu_and_memory(path: str, value: Any, *, who: str) -> Iterator[Problem]:
+    """Check amounts of cpu and memory, which are all that ``who`` may ask for."""
     if not isinstance(value, Mapping):
         yield wrong_type(path, value, "a dict such as {'cpu': '500m', 'memory': '512Mi'}")
         return
@@ -207,7 +213,7 @@ def launcher_resources(path: str, value: Any) -> Iterator[Problem]:
     for key, item in value.items():
         where = f"{path}[{key!r}]"
         if key not in forms:
-            yield Problem(where, "a launcher has cpu and memory only.", "leave it out.")
+            yield Problem(where, f"{who} has cpu and memory only.", "leave it out.")
         elif not isinstance(item, str) or not forms[key][0].fullmatch(item):
             yield Problem(where, f"{item!r} is no amount of {key}.", f"write {forms[key][1]}.")
 

@@ -42,6 +42,7 @@ class Launch:
         inherited: Pod spec fields taken from the launcher's own pod, such as ``serviceAccountName``.
         owners: Owner references of the group.
         init: Command of the init container that provides kr_kfp.
+        scratch: Pathways' scratch location that a pipeline input gave; empty if the step names it.
     """
 
     name: str
@@ -57,3 +58,4 @@ class Launch:
     inherited: dict[str, Any] = field(default_factory=dict)
     owners: tuple[dict[str, Any], ...] = ()
     init: tuple[str, ...] = ()
+    scratch: str = ""

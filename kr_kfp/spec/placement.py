@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kr_kfp.spec.accelerators import selectors
 from kr_kfp.spec.step import StepSpec
 
-__all__ = ["SPOT_KEY", "placement", "tolerations"]
+__all__ = ["SPOT_KEY", "placement", "runner_placement", "runner_tolerations", "tolerations"]
 
 SPOT_KEY = "cloud.google.com/gke-spot"
 """Label and taint of GKE's spot nodes."""
@@ -19,6 +20,24 @@ def placement(step: StepSpec) -> dict[str, str]:
     if step.spot:
         chosen[SPOT_KEY] = "true"
     return chosen
+
+
+def runner_placement(step: StepSpec, task: Mapping[str, str]) -> dict[str, str]:
+    """Give the node selector of the pods in which the function runs.
+
+    Args:
+        step: The step.
+        task: The node selector that was set on the task. It is about accelerators (a reservation, a zone), so that
+            Pathways' head, which has none, takes its own selector instead.
+    """
+    if step.pathways is not None:
+        return dict(step.pathways.head_selector)
+    return {**task, **placement(step)}
+
+
+def runner_tolerations(step: StepSpec) -> list[dict[str, Any]]:
+    """Give the tolerations of the pods in which the function runs: Pathways' head stays off accelerators and spot."""
+    return [] if step.pathways is not None else tolerations(step)
 
 
 def tolerations(step: StepSpec) -> list[dict[str, Any]]:

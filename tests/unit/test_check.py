@@ -58,13 +58,13 @@ def test_defaults() -> None:
         ("hosts", True, "hosts: True is of type bool. Fix: give a whole number from 1."),
         ("hosts", "4", "hosts: '4' is of type str. Fix: give a whole number from 1."),
         ("slices", 1.0, "slices: 1.0 is of type float. Fix: give a whole number from 1."),
-        ("backend", "lsw", "backend: 'lsw' is not one of 'auto', 'pod' or 'lws'. Fix: did you mean 'lws'?"),
+        ("backend", "lsw", "backend: 'lsw' is not one of 'auto', 'pod', 'lws' or 'pathways'. Fix: did you mean 'lws'?"),
         (
             "backend",
-            "pathways",
-            "backend: 'pathways' is not available in this version. Fix: use 'lws' or leave it out.",
+            None,
+            "backend: None is not one of 'auto', 'pod', 'lws' or 'pathways'. "
+            "Fix: choose 'auto', 'pod', 'lws' or 'pathways'.",
         ),
-        ("backend", None, "backend: None is not one of 'auto', 'pod' or 'lws'. Fix: choose 'auto', 'pod' or 'lws'."),
         (
             "framework",
             "tensorflow",
@@ -398,8 +398,8 @@ def test_arguments_that_do_not_fit_together(given: dict[str, Any], problem: str)
     assert problems(given) == [problem]
 
 
-def test_misplaced_on_a_pod() -> None:
-    """Exactly these arguments mean nothing for one pod; None is as good as not given."""
+def test_misplaced() -> None:
+    """Exactly these arguments mean nothing for each backend; None is as good as not given."""
     given = dict.fromkeys(OPTIONS, "x")
     assert [problem.path for problem in check_misplaced(given, "pod")] == [
         "processes_per_host",
@@ -414,9 +414,16 @@ def test_misplaced_on_a_pod() -> None:
         "launcher_image",
         "launcher_resources",
         "passthrough",
+        "pathways",
+    ]
+    assert [problem.path for problem in check_misplaced(given, "lws")] == ["pathways"]
+    assert [problem.path for problem in check_misplaced(given, "pathways")] == [
+        "processes_per_host",
+        "finish_grace",
+        "logs",
     ]
     assert check_misplaced({"timeout": None}, "pod") == ()
-    assert check_misplaced(given, "lws") == ()
+    assert check_misplaced(given, "") == ()
 
 
 def test_values_of_a_step() -> None:

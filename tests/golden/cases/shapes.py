@@ -39,6 +39,12 @@ CASES = {
     "shape-tpu-host": train.options(accelerator="v5litepod-4", spot=True),
     "shape-tpu-slice": train.options(accelerator="v5litepod-16", timeout="2d", capacity_timeout=None),
     "shape-tpu-slices": train.options(accelerator="v5litepod-16", slices=2),
+    "shape-tpu-pathways": train.options(
+        accelerator="v5p-32",
+        slices=2,
+        backend="pathways",
+        pathways=kr_kfp.Pathways(scratch="gs://bucket/tmp", version="20260423-jax_0.10.0", elastic_slices=1),
+    ),
     "shape-env": train.options(
         hosts=2,
         env={
