@@ -146,6 +146,7 @@ class Shape:
         select_machine: Whether the selector must name the machine since label and topology leave doubt.
         pathways_type: Instance type prefix for Pathways; empty where there is none.
         vertex_machine: Vertex AI machine type and accelerator, as in the data; empty where there is none.
+        arch: ``arm64`` where the hosts are Arm machines (``kubernetes.io/arch``), for which images must be built.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Shape:
     select_machine: bool = False
     pathways_type: str = ""
     vertex_machine: str = ""
+    arch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
