@@ -21,7 +21,7 @@ from kfp import dsl
 import kr_kfp
 from kr_kfp.wire import TASK_CONFIG_INPUT
 
-__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "sees_all", "starts_of"]
+__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "over_slices", "sees_all", "starts_of"]
 
 
 @kr_kfp.component(hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s")
@@ -115,6 +115,48 @@ def sees_all(mark: str, seconds: float = 0.0) -> dict:  # type: ignore[type-arg]
         "platform": jax.devices()[0].platform,
         "coordinator": os.environ.get("JAX_COORDINATOR_ADDRESS", ""),
         "keras": os.environ.get("KERAS_BACKEND", ""),
+    }
+
+
+@kr_kfp.component(
+    accelerator="v5p-16", slices=2, base_image="python:3.12", install_kfp_package=False, finish_grace="60s"
+)
+def over_slices() -> dict:  # type: ignore[type-arg]
+    """Add up the numbers of all devices of two slices, and give what each host sees of its place."""
+    import os
+
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    ctx = kr_kfp.context()
+    # A mesh whose first axis goes over the slices, as for training; CPU devices do not know theirs (slice_index).
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 8), ("slice", "chip"))
+    assert [device.process_index for device in jax.devices()] == [n // 4 for n in range(16)]
+    numbers = np.arange(16, dtype=np.int32).reshape(2, 8)
+    sharded = jax.make_array_from_callback(
+        (2, 8), NamedSharding(mesh, PartitionSpec("slice", "chip")), lambda index: numbers[index]
+    )
+    total = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(sharded)
+    of_slices = jax.jit(lambda x: x.sum(axis=1), out_shardings=NamedSharding(mesh, PartitionSpec()))(sharded)
+    mine = [
+        ctx.host,
+        jax.process_index(),
+        ctx.slice,
+        int(os.environ["MEGASCALE_SLICE_ID"]),
+        int(os.environ["TPU_WORKER_ID"]),
+        int(os.environ["RANK"]),
+    ]
+    places = multihost_utils.process_allgather(np.array(mine, np.int32))
+    return {
+        "devices": jax.device_count(),
+        "total": int(total),
+        "of_slices": np.asarray(of_slices).tolist(),
+        "slices": ctx.slices,
+        "places": np.asarray(places).tolist(),
+        "addresses": os.environ["TPU_PROCESS_ADDRESSES"].count(","),
+        "megascale": sorted(name for name in os.environ if name.startswith("MEGASCALE_")),
     }
 
 

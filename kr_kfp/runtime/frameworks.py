@@ -8,16 +8,20 @@ LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set by the runner; which process group
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kr_kfp.errors import SetupError
 from kr_kfp.names import PATHWAYS_ENV
 
-__all__ = ["choose", "start"]
+__all__ = ["MEGASCALE", "choose", "start"]
+
+MEGASCALE = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
+"""Set by kr_kfp for two or more slices, and for no fewer."""
 
 
 def choose(wanted: str, has: Callable[[str], bool]) -> str:
@@ -94,7 +98,8 @@ def _start_jax(world: int) -> Callable[[], None]:
     _reject_early_devices()
     arguments = _jax_arguments(world)
     try:
-        jax.distributed.initialize(**arguments)
+        with _one_slice():
+            jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as problem:
         msg = f"jax.distributed.initialize({arguments}) failed: {problem}"
         raise SetupError(msg) from problem
@@ -122,6 +127,23 @@ def _jax_arguments(world: int) -> dict[str, Any]:
             "cluster_detection_method": "deactivate",
         }
     return arguments
+
+
+@contextlib.contextmanager
+def _one_slice() -> Iterator[None]:
+    """Let JAX believe at once that there is one slice, where no variable says that there are more.
+
+    Its detection on TPU asks Google's metadata server for each of these that is unset, several seconds for each, and
+    fails where there is none; empty is as good as unset (jax/_src/clusters/cloud_tpu_cluster.py). libtpu, which starts
+    later, shall not see them: they are for several slices alone.
+    """
+    absent = [name for name in MEGASCALE if name not in os.environ]
+    os.environ.update(dict.fromkeys(absent, ""))
+    try:
+        yield
+    finally:
+        for name in absent:
+            os.environ.pop(name, None)
 
 
 def _second_call(*_args: Any, **_kwargs: Any) -> None:

@@ -336,6 +336,17 @@ def test_describe_shape() -> None:
             ),
         ),
         (
+            {"accelerator": "v5litepod-4", "slices": 2},
+            (
+                "slices: 2 slices of v5litepod-4 (v5e, topology 2x2: 4 chips on 1 host): GKE joins slices of several "
+                "hosts only. Fix: leave it out, or choose a larger accelerator."
+            ),
+        ),
+        (
+            {"accelerator": "v3-32", "slices": 2},
+            "slices: 2 slices of v3-32: v3 has no multislice. Fix: leave it out.",
+        ),
+        (
             {"backend": "pod", "hosts": 2},
             "backend: 'pod' is one pod, but this is CPU, 2 hosts in all. Fix: write backend='lws' or leave it out.",
         ),
@@ -510,3 +521,12 @@ def test_placeholder_is_one_problem() -> None:
 def test_other_braces_are_no_placeholders(value: Any) -> None:
     """Braces that are not KFP's stay what they are."""
     assert check_placeholders("env", value) == ()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "slices"), [("v5litepod-32", 2), ("v5litepod-4", 1), ("v3-32", 1), ("h100x8", 1), (None, 1)]
+)
+def test_slices_of_another_shape(accelerator: str | None, slices: int) -> None:
+    """Slices are kept where the other shape comes in slices, and dropped where it does not."""
+    inherited = {"accelerator": "v5litepod-16", "slices": 2}
+    assert step({"accelerator": accelerator}, inherited=inherited).slices == slices
