@@ -21,7 +21,17 @@ from kfp import dsl
 import kr_kfp
 from kr_kfp.wire import TASK_CONFIG_INPUT
 
-__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "over_slices", "sees_all", "starts_of"]
+__all__ = [
+    "Launch",
+    "command_of",
+    "fault",
+    "launching",
+    "left_over",
+    "over_slices",
+    "plain_env",
+    "sees_all",
+    "starts_of",
+]
 
 
 @kr_kfp.component(hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s")
@@ -135,11 +145,10 @@ def over_slices() -> dict:  # type: ignore[type-arg]
     mesh = Mesh(np.array(jax.devices()).reshape(2, 8), ("slice", "chip"))
     assert [device.process_index for device in jax.devices()] == [n // 4 for n in range(16)]
     numbers = np.arange(16, dtype=np.int32).reshape(2, 8)
-    sharded = jax.make_array_from_callback(
-        (2, 8), NamedSharding(mesh, PartitionSpec("slice", "chip")), lambda index: numbers[index]
-    )
-    total = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(sharded)
-    of_slices = jax.jit(lambda x: x.sum(axis=1), out_shardings=NamedSharding(mesh, PartitionSpec()))(sharded)
+    cut, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("slice", "chip"), ()))  # type: ignore[no-untyped-call]
+    sharded = jax.make_array_from_callback((2, 8), cut, lambda index: numbers[index])
+    total = jax.jit(lambda x: x.sum(), out_shardings=whole)(sharded)
+    of_slices = jax.jit(lambda x: x.sum(axis=1), out_shardings=whole)(sharded)
     mine = [
         ctx.host,
         jax.process_index(),
@@ -158,6 +167,24 @@ def over_slices() -> dict:  # type: ignore[type-arg]
         "addresses": os.environ["TPU_PROCESS_ADDRESSES"].count(","),
         "megascale": sorted(name for name in os.environ if name.startswith("MEGASCALE_")),
     }
+
+
+@kr_kfp.component(hosts=2, processes_per_host=2, framework="torch", base_image="python:3.12", install_kfp_package=False)
+def plain_env() -> dict:  # type: ignore[type-arg]
+    """Join all processes from the plain environment, as torchrun's children do, and add up their numbers."""
+    import os
+
+    import torch.distributed as dist
+
+    ctx = kr_kfp.context()
+    dist.init_process_group("gloo")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
+    mine = [int(os.environ[name]) for name in names]
+    # Numbers of one digit each: one sum tells what every process had.
+    seen = [dist.all_reduce(value * 10 ** dist.get_rank()) for value in [*mine, ctx.host, ctx.process, ctx.processes]]
+    total = dist.all_reduce(dist.get_rank())
+    dist.destroy_process_group()
+    return {"seen": [f"{value:04}"[::-1] for value in seen], "total": total, "keras": os.environ["KERAS_BACKEND"]}
 
 
 @dataclass

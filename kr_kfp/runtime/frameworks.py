@@ -24,18 +24,19 @@ MEGASCALE = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE
 """Set by kr_kfp for two or more slices, and for no fewer."""
 
 
-def choose(wanted: str, has: Callable[[str], bool]) -> str:
+def choose(wanted: str, has: Callable[[str], bool], processes: int = 1) -> str:
     """Choose the framework.
 
     Args:
         wanted: ``auto``, ``jax``, ``torch`` or ``none``.
         has: Tells whether a module can be imported.
+        processes: Processes on each host. Several are PyTorch's way; of JAX each would take all devices of the host.
 
     Raises:
         SetupError: If the wanted framework cannot be imported.
     """
     if wanted == "auto":
-        return next((name for name in ("jax", "torch") if has(name)), "none")
+        return next((name for name in (("jax", "torch") if processes == 1 else ("torch",)) if has(name)), "none")
     if wanted != "none" and not has(wanted):
         msg = f"framework={wanted!r}, but {wanted} cannot be imported in this image. Add it to packages_to_install"
         raise SetupError(msg)
@@ -60,8 +61,11 @@ def start() -> Callable[[], None]:
         return _nothing
     world = int(os.environ.get("WORLD_SIZE", "1"))
     wanted = os.environ.get("KR_KFP_FRAMEWORK", "auto")
-    name = choose(wanted, lambda module: importlib.util.find_spec(module) is not None)
-    print(f"kr_kfp: framework {name}" + (" (by what can be imported)" if wanted == "auto" else ""), flush=True)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    name = choose(wanted, lambda module: importlib.util.find_spec(module) is not None, processes)
+    told = "by what can be imported" + ("; several processes on a host are PyTorch's" if processes > 1 else "")
+    why = f" ({told})" if wanted == "auto" else ""
+    print(f"kr_kfp: framework {name}{why}", flush=True)
     if name in ("jax", "torch"):
         os.environ.setdefault("KERAS_BACKEND", name)
     if name != "jax" or "KR_KFP_HOST" not in os.environ or "JAX_COORDINATOR_ADDRESS" not in os.environ:

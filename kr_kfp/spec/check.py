@@ -190,6 +190,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Iterable[Problem]]] = {
     "launcher_image": values.image,
     "launcher_resources": values.launcher_resources,
     "checkpoint_root": _checkpoint_root,
+    "shm": values.shm,
     "labels": values.label_map,
     "annotations": values.annotation_map,
     "passthrough": values.yes_or_no,

@@ -7,7 +7,7 @@ from typing import Any
 
 from kr_kfp.errors import Problem
 from kr_kfp.spec.check_pathways import is_gs
-from kr_kfp.spec.pod import FOLDER, VOLUME, reserved
+from kr_kfp.spec.pod import FOLDER, SHM_VOLUME, VOLUME, reserved
 from kr_kfp.spec.step import RUN_TIME_SCRATCH, StepSpec
 
 __all__ = ["check_scratch", "check_task_config"]
@@ -30,8 +30,11 @@ def check_task_config(step: StepSpec, config: Mapping[str, Any]) -> tuple[Proble
         if (setter := reserved(name, step.backend))
     ]
     names = [volume.get("name") for volume in config.get("volumes") or ()]
-    if VOLUME in names:
-        problems.append(Problem(f"volume {VOLUME!r}", "kr_kfp has a volume of this name.", "Rename yours."))
+    problems += [
+        Problem(f"volume {name!r}", "kr_kfp has a volume of this name.", "Rename yours.")
+        for name in (VOLUME, SHM_VOLUME)
+        if name in names
+    ]
     for mount in config.get("volumeMounts") or ():
         path = str(mount.get("mountPath", "")).rstrip("/")
         if path == FOLDER or path.startswith(f"{FOLDER}/"):

@@ -23,6 +23,7 @@ __all__ = [
     "launcher_resources",
     "one_of",
     "retry_on",
+    "shm",
     "text",
     "texts",
     "whole",
@@ -216,6 +217,14 @@ def cpu_and_memory(path: str, value: Any, *, who: str) -> Iterator[Problem]:
             yield Problem(where, f"{who} has cpu and memory only.", "leave it out.")
         elif not isinstance(item, str) or not forms[key][0].fullmatch(item):
             yield Problem(where, f"{item!r} is no amount of {key}.", f"write {forms[key][1]}.")
+
+
+def shm(path: str, value: Any) -> Iterator[Problem]:
+    """Check whether, and up to which size, ``/dev/shm`` is the pod's own memory."""
+    if not isinstance(value, bool | str):
+        yield wrong_type(path, value, "True, False or a size such as '16Gi'")
+    elif isinstance(value, str) and not _MEMORY.fullmatch(value):
+        yield Problem(path, f"{value!r} is no amount of memory.", "write '16Gi' or the like.")
 
 
 def _or(choices: Collection[str]) -> str:

@@ -237,6 +237,7 @@ def _step(
     if restarts is None:
         restarts = MAX_RESTARTS_SPOT if spot else MAX_RESTARTS
     hosts_trusted = values.get("pip_trusted_hosts")
+    shm = value("shm")
     return StepSpec(
         name=name,
         backend=backend,
@@ -265,6 +266,9 @@ def _step(
         labels=tuple(dict(value("labels")).items()),
         annotations=tuple(dict(value("annotations")).items()),
         pathways=_pathways(values.get("pathways")),
+        # NCCL and PyTorch's loaders pass data between processes there, and 64 MB are soon full.
+        shm=bool(shm) if shm is not None else shape is not None and shape.kind == "gpu",
+        shm_size=shm if isinstance(shm, str) else "",
     )
 
 

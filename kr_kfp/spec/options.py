@@ -105,6 +105,10 @@ OPTIONS: Mapping[str, Option] = {
         not_for_pod="leave it out, and call set_cpu_limit(...) and set_memory_limit(...) on the task",
     ),
     "checkpoint_root": Option(none=True, meaning="URI for checkpoints of a step without artifact outputs."),
+    "shm": Option(
+        none=True,
+        meaning="Memory for /dev/shm: True, a limit such as '16Gi', or False; None is True for GPUs alone.",
+    ),
     "labels": Option(default=(), meaning="Labels of the training pods and their group."),
     "annotations": Option(default=(), meaning="Annotations of the training pods."),
     "passthrough": Option(
@@ -164,6 +168,7 @@ class Options(DslOptions, total=False):
     launcher_image: str | None
     launcher_resources: Mapping[str, str] | None
     checkpoint_root: str | None
+    shm: bool | str | None
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     passthrough: bool

@@ -16,7 +16,18 @@ from kr_kfp.spec.pathways import USER_VARIABLES, sidecars, user_environment
 from kr_kfp.spec.placement import runner_placement, runner_tolerations
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
 
-__all__ = ["CONTAINER", "FOLDER", "LIBRARY", "VOLUME", "WORK", "env_entry", "reserved", "training_pod"]
+__all__ = [
+    "CONTAINER",
+    "FOLDER",
+    "LIBRARY",
+    "SHM",
+    "SHM_VOLUME",
+    "VOLUME",
+    "WORK",
+    "env_entry",
+    "reserved",
+    "training_pod",
+]
 
 Json = dict[str, Any]
 
@@ -33,6 +44,9 @@ WORK = f"{FOLDER}/work"
 """KR_KFP_WORK: marker, outputs and what else the runner keeps."""
 
 VOLUME = "kr-kfp"
+
+SHM, SHM_VOLUME = "/dev/shm", "kr-kfp-shm"  # noqa: S108 - where every program looks for it
+"""Shared memory of the pod's own: counts as memory of the pod, and has no size but its limit."""
 
 _START = (
     f"import sys; sys.path.insert(0, {LIBRARY!r}); "
@@ -106,7 +120,7 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 30,
         "containers": [_container(step, launch)],
-        "volumes": [{"name": VOLUME, "emptyDir": {}}, *(config.get("volumes") or [])],
+        "volumes": [{"name": VOLUME, "emptyDir": {}}, *_shm_volumes(step, config), *(config.get("volumes") or [])],
     }
     node_selector = runner_placement(step, config.get("nodeSelector") or {})
     tolerated = [*(config.get("tolerations") or []), *runner_tolerations(step)]
@@ -130,6 +144,15 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
+def _shm_volumes(step: StepSpec, config: Json) -> list[Json]:
+    """Give the volume of ``/dev/shm``; none where the task brings one."""
+    taken = any(str(mount.get("mountPath", "")).rstrip("/") == SHM for mount in config.get("volumeMounts") or ())
+    if not step.shm or taken:
+        return []
+    limit = {"sizeLimit": step.shm_size} if step.shm_size else {}
+    return [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", **limit}}]
+
+
 def _identity_labels(step: StepSpec, launch: Launch) -> dict[str, str]:
     return {
         MANAGED_BY_LABEL: "kr-kfp",
@@ -147,7 +170,11 @@ def _container(step: StepSpec, launch: Launch) -> Json:
         "command": ["python3", "-c", _START, "host"],
         "args": list(launch.payload),
         "env": _environment(step, launch),
-        "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}, *(config.get("volumeMounts") or [])],
+        "volumeMounts": [
+            {"name": VOLUME, "mountPath": FOLDER},
+            *({"name": volume["name"], "mountPath": SHM} for volume in _shm_volumes(step, config)),
+            *(config.get("volumeMounts") or []),
+        ],
     }
     resources = _resources(step, config.get("resources") or {})
     if resources:

@@ -198,6 +198,8 @@ class StepSpec:
         labels: Labels of the group and its pods.
         annotations: Annotations of the group's pods.
         pathways: Servers, scratch folder and head of a ``pathways`` step; None for other backends.
+        shm: Whether ``/dev/shm`` is memory of the pod's own, in place of the container runtime's 64 MB.
+        shm_size: Its limit (``emptyDir.sizeLimit``); empty is the pod's memory.
     """
 
     name: str
@@ -227,6 +229,8 @@ class StepSpec:
     labels: tuple[tuple[str, str], ...] = field(default=())
     annotations: tuple[tuple[str, str], ...] = field(default=())
     pathways: Pathways | None = None
+    shm: bool = False
+    shm_size: str = ""
 
     @property
     def devices_per_host(self) -> int:

@@ -184,6 +184,8 @@ def test_defaults() -> None:
             {"a": "x" * 262_145},
             "annotations: the values are 262,145 bytes together; Kubernetes takes 262,144. Fix: shorten them.",
         ),
+        ("shm", 5, "shm: 5 is of type int. Fix: give True, False or a size such as '16Gi'."),
+        ("shm", "much", "shm: 'much' is no amount of memory. Fix: write '16Gi' or the like."),
         (
             "retry_on",
             "oom",
@@ -530,3 +532,21 @@ def test_slices_of_another_shape(accelerator: str | None, slices: int) -> None:
     """Slices are kept where the other shape comes in slices, and dropped where it does not."""
     inherited = {"accelerator": "v5litepod-16", "slices": 2}
     assert step({"accelerator": accelerator}, inherited=inherited).slices == slices
+
+
+@pytest.mark.parametrize(
+    ("given", "shm", "size"),
+    [
+        ({}, False, ""),
+        ({"accelerator": "v5litepod-16"}, False, ""),
+        ({"accelerator": "h100x8"}, True, ""),
+        ({"accelerator": "h100x8", "hosts": 2}, True, ""),
+        ({"accelerator": "h100x8", "shm": False}, False, ""),
+        ({"accelerator": "h100x8", "shm": "64Gi"}, True, "64Gi"),
+        ({"hosts": 2, "shm": True}, True, ""),
+    ],
+)
+def test_shared_memory(given: dict[str, Any], shm: bool, size: str) -> None:
+    """GPU hosts have shared memory of their own by default, others if they ask for it."""
+    made = step(given)
+    assert (made.shm, made.shm_size) == (shm, size)

@@ -230,6 +230,25 @@ def test_gpu_hosts() -> None:
     assert env(manifest) == [*COMMON_ENV, ("KR_KFP_HOSTS", "2"), ("KR_KFP_DEVICES", "8"), *ADDRESSES]
 
 
+@pytest.mark.parametrize(("size", "limit"), [("", {}), ("16Gi", {"sizeLimit": "16Gi"})])
+def test_shared_memory(size: str, limit: dict[str, str]) -> None:
+    """/dev/shm is the pod's own memory, with a limit if one is named; a mount of the task's there replaces it."""
+    step = replace(GPUS, shm=True, shm_size=size)
+    assert pod(build(step, LAUNCH))["volumes"][1] == {
+        "name": "kr-kfp-shm",
+        "emptyDir": {"medium": "Memory", **limit},
+    }
+    assert container(build(step, LAUNCH))["volumeMounts"][1] == {"name": "kr-kfp-shm", "mountPath": "/dev/shm"}
+    assert crd.validate(build(step, LAUNCH)) == []
+    config = {
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+        "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}],
+    }
+    own = build(step, replace(LAUNCH, task_config=config))
+    assert [volume["name"] for volume in pod(own)["volumes"]] == ["kr-kfp", "mine"]
+    assert [mount["name"] for mount in container(own)["volumeMounts"]] == ["kr-kfp", "mine"]
+
+
 def test_one_tpu_host_is_not_exclusive() -> None:
     """Single-host TPU node pools hold many slices: a host must not claim the pool."""
     manifest = build(ONE_TPU_HOST, LAUNCH)
