@@ -8,6 +8,7 @@ from typing import Any
 from kr_kfp.errors import Problem
 from kr_kfp.spec.check_pathways import is_gs
 from kr_kfp.spec.pod import FOLDER, SHM_VOLUME, VOLUME, reserved
+from kr_kfp.spec.security import SCRATCH
 from kr_kfp.spec.step import RUN_TIME_SCRATCH, StepSpec
 
 __all__ = ["check_scratch", "check_task_config"]
@@ -32,7 +33,7 @@ def check_task_config(step: StepSpec, config: Mapping[str, Any]) -> tuple[Proble
     names = [volume.get("name") for volume in config.get("volumes") or ()]
     problems += [
         Problem(f"volume {name!r}", "kr_kfp has a volume of this name.", "Rename yours.")
-        for name in (VOLUME, SHM_VOLUME)
+        for name in (VOLUME, SHM_VOLUME, *SCRATCH)
         if name in names
     ]
     for mount in config.get("volumeMounts") or ():

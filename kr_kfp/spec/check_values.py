@@ -21,6 +21,7 @@ __all__ = [
     "image",
     "label_map",
     "launcher_resources",
+    "object_name",
     "one_of",
     "retry_on",
     "shm",
@@ -217,6 +218,15 @@ def cpu_and_memory(path: str, value: Any, *, who: str) -> Iterator[Problem]:
             yield Problem(where, f"{who} has cpu and memory only.", "leave it out.")
         elif not isinstance(item, str) or not forms[key][0].fullmatch(item):
             yield Problem(where, f"{item!r} is no amount of {key}.", f"write {forms[key][1]}.")
+
+
+def object_name(path: str, value: Any) -> Iterator[Problem]:
+    """Check for the name of an object of Kubernetes."""
+    if not isinstance(value, str):
+        yield wrong_type(path, value, "a name")
+    elif len(value) > 253 or not _SUBDOMAIN.fullmatch(value):
+        fix = "use lower-case letters, digits, - and ., at most 253."
+        yield Problem(path, f"{value!r} is no name of an object of Kubernetes.", fix)
 
 
 def shm(path: str, value: Any) -> Iterator[Problem]:

@@ -269,6 +269,9 @@ def _step(
         # NCCL and PyTorch's loaders pass data between processes there, and 64 MB are soon full.
         shm=bool(shm) if shm is not None else shape is not None and shape.kind == "gpu",
         shm_size=shm if isinstance(shm, str) else "",
+        pod_security=value("pod_security"),
+        service_account=value("service_account"),
+        api_token=value("api_token"),
     )
 
 

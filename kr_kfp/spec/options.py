@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from kr_kfp.spec.step import Backend, ConfigKey, Framework, Gpu, Logs, Pathways, Secret, Tpu
+from kr_kfp.spec.step import Backend, ConfigKey, Framework, Gpu, Logs, Pathways, PodSecurity, Secret, Tpu
 
 __all__ = ["DEFAULTS", "MAX_RESTARTS", "MAX_RESTARTS_SPOT", "OPTIONS", "DslOptions", "Option", "Options"]
 
@@ -109,6 +109,21 @@ OPTIONS: Mapping[str, Option] = {
         none=True,
         meaning="Memory for /dev/shm: True, a limit such as '16Gi', or False; None is True for GPUs alone.",
     ),
+    "pod_security": Option(
+        default="kfp",
+        meaning="kfp: as KFP's own executors; restricted: as Kubernetes' profile of that name, on every pod.",
+        not_for_pod="leave it out, and call kfp.kubernetes.set_security_context(task, run_as_user=...) on the task",
+    ),
+    "service_account": Option(
+        none=True,
+        meaning="Service account of the training pods; None is the launcher's.",
+        not_for_pod="leave it out: KFP runs the pods of a run with the account that the run is given",
+    ),
+    "api_token": Option(
+        default=False,
+        meaning="Whether training pods get the account's token for the Kubernetes API.",
+        not_for_pod="leave it out: KFP mounts the token into the pods of its own steps",
+    ),
     "labels": Option(default=(), meaning="Labels of the training pods and their group."),
     "annotations": Option(default=(), meaning="Annotations of the training pods."),
     "passthrough": Option(
@@ -169,6 +184,9 @@ class Options(DslOptions, total=False):
     launcher_resources: Mapping[str, str] | None
     checkpoint_root: str | None
     shm: bool | str | None
+    pod_security: PodSecurity
+    service_account: str | None
+    api_token: bool
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     passthrough: bool

@@ -29,6 +29,7 @@ from typing import Any
 from kr_kfp.names import ATTEMPT_ENV, PATHWAYS_ENV
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.placement import placement, tolerations
+from kr_kfp.spec.security import secure
 from kr_kfp.spec.step import RUN_TIME_SCRATCH, Pathways, StepSpec
 
 __all__ = [
@@ -215,7 +216,9 @@ def worker_pod(step: StepSpec, launch: Launch, metadata: Json) -> Json:
     if pathways.colocated_python:
         spec["initContainers"] = [_colocated(pathways.colocated_python)]
         spec["volumes"].append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}})
-    return {"metadata": metadata, "spec": spec}
+    if step.service_account:
+        spec["serviceAccountName"] = step.service_account
+    return {"metadata": metadata, "spec": secure(step, spec, users=())}
 
 
 def _worker(step: StepSpec, launch: Launch) -> Json:

@@ -14,6 +14,7 @@ from kr_kfp.names import MANAGED_BY_LABEL, RUN_LABEL, TASK_LABEL, label_value
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.pathways import USER_VARIABLES, sidecars, user_environment
 from kr_kfp.spec.placement import runner_placement, runner_tolerations
+from kr_kfp.spec.security import secure
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
 
 __all__ = [
@@ -117,7 +118,7 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
     config = launch.task_config
     spec: Json = {
         **launch.inherited,
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": step.api_token,
         "terminationGracePeriodSeconds": 30,
         "containers": [_container(step, launch)],
         "volumes": [{"name": VOLUME, "emptyDir": {}}, *_shm_volumes(step, config), *(config.get("volumes") or [])],
@@ -141,7 +142,12 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
         ]
     if step.pathways is not None:
         spec["initContainers"] = [*spec.get("initContainers", []), *sidecars(step, launch)]
-    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+    if step.service_account:
+        spec["serviceAccountName"] = step.service_account
+    return {
+        "metadata": {"labels": labels, "annotations": annotations},
+        "spec": secure(step, spec, users=(CONTAINER, VOLUME)),
+    }
 
 
 def _shm_volumes(step: StepSpec, config: Json) -> list[Json]:

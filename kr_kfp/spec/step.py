@@ -200,6 +200,9 @@ class StepSpec:
         pathways: Servers, scratch folder and head of a ``pathways`` step; None for other backends.
         shm: Whether ``/dev/shm`` is memory of the pod's own, in place of the container runtime's 64 MB.
         shm_size: Its limit (``emptyDir.sizeLimit``); empty is the pod's memory.
+        pod_security: ``kfp`` or ``restricted``, see :mod:`kr_kfp.spec.security`.
+        service_account: Account of the group's pods; None is the launcher's.
+        api_token: Whether the pods of the function get the account's token for the API server.
     """
 
     name: str
@@ -231,6 +234,9 @@ class StepSpec:
     pathways: Pathways | None = None
     shm: bool = False
     shm_size: str = ""
+    pod_security: PodSecurity = "kfp"
+    service_account: str | None = None
+    api_token: bool = False
 
     @property
     def devices_per_host(self) -> int:

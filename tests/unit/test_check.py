@@ -184,6 +184,18 @@ def test_defaults() -> None:
             {"a": "x" * 262_145},
             "annotations: the values are 262,145 bytes together; Kubernetes takes 262,144. Fix: shorten them.",
         ),
+        (
+            "pod_security",
+            "strict",
+            "pod_security: 'strict' is not one of 'kfp' or 'restricted'. Fix: did you mean 'restricted'?",
+        ),
+        (
+            "service_account",
+            "My_Account",
+            "service_account: 'My_Account' is no name of an object of Kubernetes. "
+            "Fix: use lower-case letters, digits, - and ., at most 253.",
+        ),
+        ("api_token", 1, "api_token: 1 is of type int. Fix: give True or False."),
         ("shm", 5, "shm: 5 is of type int. Fix: give True, False or a size such as '16Gi'."),
         ("shm", "much", "shm: 'much' is no amount of memory. Fix: write '16Gi' or the like."),
         (
@@ -253,7 +265,7 @@ def test_unknown_argument() -> None:
         "hostss", "kr_kfp.component has no such argument, and dsl.component has none either.", "did you mean hosts?"
     )
     [far] = check_arguments({"zzz": 3}, keywords=("base_image",))
-    assert far.fix.startswith("leave it out; there are: accelerator, annotations, backend, base_image, ")
+    assert far.fix.startswith("leave it out; there are: accelerator, annotations, api_token, backend, base_image, ")
 
 
 def test_keyword_that_kr_kfp_needs() -> None:
@@ -426,6 +438,9 @@ def test_misplaced() -> None:
         "cluster",
         "launcher_image",
         "launcher_resources",
+        "pod_security",
+        "service_account",
+        "api_token",
         "passthrough",
         "pathways",
     ]
