@@ -255,6 +255,8 @@ def test_render(folder: Path) -> None:
         "  no accelerator, 2 hosts",
         "  the task's pod launches one LeaderWorkerSet of 2 pods; the function runs on every host, "
         "JAX counts 2 devices; host 0's outputs count",
+        "  hosts may lie on any nodes that fit: no exclusive topology",
+        "  pods run as the launcher's service account, without a token for the API server",
         "  at most 3 restarts of the whole group after a lost host",
         "",
     ]
