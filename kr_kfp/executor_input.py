@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kr_kfp.errors import WireError
-from kr_kfp.wire import EXECUTOR_INPUT_MARK, TASK_CONFIG_INPUT, Json
+from kr_kfp.wire import EXECUTOR_INPUT_MARK, SCRATCH_INPUT, TASK_CONFIG_INPUT, Json
 
 __all__ = [
     "CHECKPOINT_FOLDER",
@@ -27,6 +27,7 @@ __all__ = [
     "output_uris",
     "restore_python",
     "split_command",
+    "take_scratch",
     "take_task_config",
     "with_executor",
 ]
@@ -114,6 +115,17 @@ def take_task_config(executor_input: Json) -> tuple[Json, Json]:
     values = (rest.get("inputs") or {}).get("parameterValues") or {}
     config = values.pop(TASK_CONFIG_INPUT, None) or {}
     return rest, {key: value for key, value in config.items() if value}
+
+
+def take_scratch(executor_input: Json) -> tuple[Json, str]:
+    """Take the scratch location that a pipeline gave to Pathways out of the ExecutorInput.
+
+    Returns:
+        The ExecutorInput without it, and the location (empty if there was none).
+    """
+    rest = copy.deepcopy(executor_input)
+    values = (rest.get("inputs") or {}).get("parameterValues") or {}
+    return rest, str(values.pop(SCRATCH_INPUT, None) or "")
 
 
 def attempt_uri(uri: str, attempt: int) -> str:

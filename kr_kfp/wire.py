@@ -29,6 +29,7 @@ __all__ = [
     "MESSAGE_LIMIT",
     "OUTCOME_PREFIX",
     "PROTOCOL",
+    "SCRATCH_INPUT",
     "TASK_CONFIG_INPUT",
     "ErrorInfo",
     "ExitCode",
@@ -69,6 +70,9 @@ EXECUTOR_INPUT_MARK = "{{kr-kfp.executor-input}}"
 
 TASK_CONFIG_INPUT = "kr_kfp_task_config"
 """Input of the component's spec through which KFP's TaskConfig arrives; never an argument of the function."""
+
+SCRATCH_INPUT = "kr_kfp_pathways_scratch"
+"""Input of the component's spec through which a Pathways scratch location that is known only at run time arrives."""
 
 
 UPLOADING = "kr_kfp: the function returned; its outputs go to their URIs"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from kfp import dsl
 from kfp.dsl import base_component, pipeline_context, python_component
 from kfp.dsl.pipeline_task import PipelineTask
+from kfp.pipeline_spec import pipeline_spec_pb2
 
 from kr_kfp.authoring import lone, source
 from kr_kfp.authoring.arguments import bind
@@ -38,7 +39,7 @@ else:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-__all__ = ["SOURCE_ENV", "Component", "component", "prepare_local"]
+__all__ = ["SOURCE_ENV", "Component", "call", "check_placed", "component", "prepare_local"]
 
 SOURCE_ENV = "KR_KFP_SOURCE_"
 """With the function's name: ``file:line`` of its ``def``, for local runs, whose tracebacks then name that file."""
@@ -63,6 +64,7 @@ class Component(lone.Lone, python_component.PythonComponent, Generic[P, R]):  # 
         self._declaration = declaration
         self.step = built.step
         self.launcher_resources = built.launcher_resources
+        self._bound = built.bound
         self._component_inputs.discard(TASK_CONFIG_INPUT)
         _log.info("%s: backend %s (%s)", self.step.name, self.step.backend, self.step.reason)
 
@@ -89,7 +91,14 @@ class Component(lone.Lone, python_component.PythonComponent, Generic[P, R]):  # 
         Raises:
             DeclarationError: With every argument that KFP could not bring to the function.
         """
-        return call(self, self.step, lambda **given: super(Component, self).__call__(*args, **given), kwargs)
+        own = self._bound
+        return call(self, self.step, lambda **given: super(Component, self).__call__(*args, **given, **own), kwargs)
+
+    @property
+    def pipeline_spec(self) -> pipeline_spec_pb2.PipelineSpec:
+        """The IR of the component compiled by itself."""
+        check_placed(self.name, self.step)
+        return super().pipeline_spec
 
 
 def call(
@@ -107,11 +116,28 @@ def call(
         given: The arguments.
     """
     arguments = bind(made.name, made.component_spec.inputs or {}, given)
+    if pipeline_context.Pipeline.get_default_pipeline() is not None:
+        check_placed(made.name, step)
     prepare_local(made, step)
     task = make(**arguments)
     if pipeline_context.Pipeline.get_default_pipeline() is None:
         return task  # it has run, and KFP takes no more settings
     return dress(task, step, launcher_resources=made.launcher_resources)
+
+
+def check_placed(name: str, step: StepSpec) -> None:
+    """Refuse a step that could not run in a pipeline: one for Pathways whose servers have no scratch location.
+
+    Outside of a pipeline it may run on this machine, where there are no servers.
+
+    Raises:
+        DeclarationError: If it is none.
+    """
+    if step.pathways is not None and step.pathways.scratch is None:
+        message = "it is missing: the servers need a folder of Google Cloud Storage."
+        fix = "write .options(pathways=kr_kfp.Pathways(scratch=...)) with a constant or an input of the pipeline."
+        subject = f"component {name!r} in a pipeline"
+        raise DeclarationError(subject, [Problem("pathways.scratch", message, fix)])
 
 
 def prepare_local(made: base_component.BaseComponent, step: StepSpec) -> None:
@@ -145,9 +171,9 @@ def component(func: Any = None, **options: Any) -> Any:
         **options: Keywords of ``dsl.component``, and those of the table in :mod:`kr_kfp.spec.options`:
             ``accelerator``, ``hosts``, ``slices``, ``backend``, ``framework``, ``processes_per_host``, ``env``,
             ``timeout``, ``capacity_timeout``, ``finish_grace``, ``terminate_grace``, ``max_restarts``, ``retry_on``,
-            ``spot``, ``logs``, ``cluster``, ``launcher_image``, ``launcher_resources``, ``checkpoint_root``,
-            ``stream_inputs``, ``labels``, ``annotations``, ``passthrough``, ``install_kr_kfp_package``,
-            ``kr_kfp_package_path``.
+            ``spot``, ``shm``, ``pod_security``, ``service_account``, ``api_token``, ``logs``, ``cluster``,
+            ``launcher_image``, ``launcher_resources``, ``checkpoint_root``, ``stream_inputs``, ``labels``,
+            ``annotations``, ``passthrough``, ``pathways``, ``install_kr_kfp_package``, ``kr_kfp_package_path``.
             Durations are ``"90m"``, ``"1h30m"`` or seconds. ``base_image`` is ``python:3.12`` if not given.
 
     Returns:

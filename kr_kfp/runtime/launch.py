@@ -16,7 +16,7 @@ from types import FrameType
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
 from kr_kfp.errors import ClusterError, DeclarationError, KrKfpError, SetupError
-from kr_kfp.executor_input import artifact_uris, checkpoint_dir, split_command, take_task_config
+from kr_kfp.executor_input import artifact_uris, checkpoint_dir, split_command, take_scratch, take_task_config
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
@@ -27,13 +27,13 @@ from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
 from kr_kfp.spec import local_task
-from kr_kfp.spec.check_task import check_task_config
+from kr_kfp.spec.check_task import check_scratch, check_task_config
 from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.inherit import check_own_pod, inherit, owners
 from kr_kfp.spec.launch import Inherited, Launch
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.spec.step import StepSpec
-from kr_kfp.storage import settings, sources, uris
+from kr_kfp.storage import settings, sources
 from kr_kfp.wire import ExitCode, Json, Payload, chunks, pack, unpack
 
 __all__ = ["Identity", "identify", "main", "make_launch"]
@@ -163,8 +163,10 @@ def make_launch(
         ordinal: Tells groups of equal identity apart that run at once on the local cluster.
     """
     command, executor_input, task_config = given
+    executor_input, scratch = take_scratch(executor_input)
     pod = cluster.own_pod()
-    problems = check_task_config(step, task_config) + (() if pod is None else check_own_pod(pod))
+    problems = [*check_task_config(step, task_config), *check_scratch(step, scratch, needed=not cluster.is_local)]
+    problems += () if pod is None else check_own_pod(pod)
     if problems:
         subject = f"settings of task {step.name!r}"
         raise DeclarationError(subject, problems)
@@ -192,7 +194,7 @@ def make_launch(
         owners=() if pod is None else owners(pod),
         init=_init(step),
         env=tuple(settings.env_entries(stores)),
-        mounts=_mounts(executor_input),
+        scratch=scratch,
     )
 
 
@@ -200,7 +202,7 @@ def _options(step: StepSpec, stores: Sequence[settings.StoreSettings]) -> Json:
     """Give what the runner has to know of the step."""
     return {
         "name": step.name,
-        "hosts": step.hosts,
+        "hosts": step.runners,
         "framework": step.framework,
         "processes_per_host": step.processes_per_host,
         "finish_grace": step.finish_grace,
@@ -227,12 +229,6 @@ def _stores(executor_input: Json, checkpoints: str, cluster: Cluster) -> tuple[s
     infos = {uri: str((item.get("metadata") or {}).get(sources.SESSION_INFO, "")) for uri, item in artifacts.items()}
     used = [*artifacts, *filter(None, [checkpoints])]
     return sources.resolve(used, infos, cluster.config_map(sources.CONFIG_MAP))
-
-
-def _mounts(executor_input: Json) -> tuple[str, ...]:
-    """Give the paths below which hosts keep the local files of remote artifacts."""
-    schemes = {uri.partition("://")[0] for uri in artifact_uris(executor_input) if "://" in uri}
-    return tuple(path.rstrip("/") for scheme, path in sorted(uris.MOUNTS.items()) if scheme in schemes)
 
 
 def _with_task_env(step: StepSpec, task_config: Json, env: Mapping[str, str]) -> Json:

@@ -69,11 +69,14 @@ def _process_env(options: Json, index: int, rank: int, count: int) -> dict[str, 
         "WORLD_SIZE": str(world),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(count),
-        "KERAS_DISTRIBUTION_JOB_ADDRESSES": os.environ.get("JAX_COORDINATOR_ADDRESS", ""),
-        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(world),
-        "KERAS_DISTRIBUTION_PROCESS_ID": str(position),
         "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
     }
+    if "JAX_COORDINATOR_ADDRESS" in os.environ:  # not with Pathways, where one process drives all devices
+        env |= {
+            "KERAS_DISTRIBUTION_JOB_ADDRESSES": os.environ["JAX_COORDINATOR_ADDRESS"],
+            "KERAS_DISTRIBUTION_NUM_PROCESSES": str(world),
+            "KERAS_DISTRIBUTION_PROCESS_ID": str(position),
+        }
     if position:
         # KFP's executor writes its output file on the chief alone (kfp/dsl/executor.py, write_executor_output).
         task = {"type": "workerpool1", "index": position - 1}

@@ -68,7 +68,7 @@ class Launch:
         owners: Owner references of the group.
         init: Command of the init container that provides kr_kfp.
         env: Entries of ``container.env`` that bring the credentials of object stores from their Secrets.
-        mounts: Where the shared volume is mounted too, for the local files of artifacts (``/gcs``, ``/s3`` ...).
+        scratch: Pathways' scratch location that a pipeline input gave; empty if the step names it.
     """
 
     name: str
@@ -85,4 +85,4 @@ class Launch:
     owners: tuple[dict[str, Any], ...] = ()
     init: tuple[str, ...] = ()
     env: tuple[dict[str, Any], ...] = ()
-    mounts: tuple[str, ...] = ()
+    scratch: str = ""

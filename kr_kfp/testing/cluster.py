@@ -202,6 +202,20 @@ class FakeCluster:
         """Let a host's container end without an outcome."""
         self._set(index, {"terminated": {"exitCode": code, "reason": reason, "finishedAt": self._stamp()}})
 
+    def break_sidecar(self, index: int, name: str, *, code: int = 1) -> None:
+        """Let a native sidecar of a host end; the kubelet starts it again, and the host's own container lives on."""
+        pod = self._pod(index)
+        terminated = {"exitCode": code, "reason": "Error", "finishedAt": self._stamp()}
+        state = {"running": {"startedAt": self._stamp()}}
+        status = {"name": name, "restartCount": 1, "state": state, "lastState": {"terminated": terminated}}
+        pod["status"] = {**pod["status"], "initContainerStatuses": [status]}
+        self._tell(Event("pod", copy.deepcopy(pod)))
+
+    def restart_server(self, index: int, *, code: int = 1) -> None:
+        """Let the server of a Pathways worker end; the kubelet starts it again."""
+        terminated = {"exitCode": code, "reason": "Error", "finishedAt": self._stamp()}
+        self._set(index, {"running": {"startedAt": self._stamp()}}, last=terminated, restarts=1)
+
     def lose_host(self, index: int) -> None:
         """Delete a host's pod; another one of the same name and with a new UID takes its place and runs."""
         old = self._pod(index)
@@ -215,7 +229,9 @@ class FakeCluster:
 
     def _set(self, index: int, state: Manifest, *, last: Manifest | None = None, restarts: int = 0) -> None:
         pod = self._pod(index)
-        status = {"name": CONTAINER, "restartCount": restarts, "state": state, "lastState": {}}
+        names = [container["name"] for container in pod["spec"]["containers"]]
+        name = CONTAINER if CONTAINER in names else names[0]
+        status = {"name": name, "restartCount": restarts, "state": state, "lastState": {}}
         if last:
             status["lastState"] = {"terminated": last}
         pod["status"] = {"phase": "Running", "startTime": self._stamp(), "containerStatuses": [status]}
@@ -228,6 +244,10 @@ class FakeCluster:
     def _make_pod(self, group: Manifest, index: int) -> None:
         name = group["metadata"]["name"]
         uid = self._uid()
+        templates = group["spec"]["leaderWorkerTemplate"]
+        template = (
+            templates["workerTemplate"] if index else templates.get("leaderTemplate", templates["workerTemplate"])
+        )
         self.pods[uid] = {
             "metadata": {
                 "name": f"{name}-0-{index}" if index else f"{name}-0",
@@ -235,7 +255,7 @@ class FakeCluster:
                 "labels": {f"{LABEL}/name": name, f"{LABEL}/worker-index": str(index)},
                 "creationTimestamp": self._stamp(),
             },
-            "spec": copy.deepcopy(group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]),
+            "spec": copy.deepcopy(template["spec"]),
             "status": {"phase": "Pending"},
         }
         self._tell(Event("pod", copy.deepcopy(self.pods[uid])))

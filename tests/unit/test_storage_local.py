@@ -195,7 +195,7 @@ def test_a_plan_travels() -> None:
 def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Anything but a verb and a plan is answered with how it is used."""
     assert main(arguments) == 2
-    assert capsys.readouterr().err == "kr_kfp: usage: python3 -m kr_kfp.storage fetch|put PLAN.json\n"
+    assert capsys.readouterr().err == "kr_kfp: usage: python3 -m kr_kfp.storage fetch|put|probe PLAN.json\n"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"items": []}', '{"items": [], "result": "r", "limits": {"speed": 1}}'])
