@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kr_kfp.errors import ClusterError, ConflictError, ForbiddenError, NotFoundError, UnavailableError
+from kr_kfp.spec.rights import granted
 
 __all__ = ["RETRYABLE", "BusyError", "Target", "error_from", "is_expired"]
 
@@ -106,4 +107,5 @@ def _forbidden(message: str, target: Target, text: str) -> str:
     if denied is None:
         return text
     where = f"in namespace {target.namespace}" if target.namespace else "in the cluster (a ClusterRole grants it)"
-    return f"{denied['user']} may not {target.verb} {target.resource} {where}. Give it the rights: kr-kfp install"
+    fix = "Give it the rights: kr-kfp install" if target.resource in granted() else "Ask who administers the cluster"
+    return f"{denied['user']} may not {target.verb} {target.resource} {where}. {fix}"

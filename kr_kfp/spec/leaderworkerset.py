@@ -16,7 +16,7 @@ from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.pod import CONTAINER, training_pod
 from kr_kfp.spec.step import StepSpec
 
-__all__ = ["API_VERSION", "KIND", "LABEL", "attempt_of", "build", "restart_patch", "stop_patch"]
+__all__ = ["API_VERSION", "KIND", "LABEL", "NODE_POOL", "attempt_of", "build", "restart_patch", "stop_patch"]
 
 Json = dict[str, Any]
 
@@ -26,7 +26,7 @@ KIND = "LeaderWorkerSet"
 LABEL = "leaderworkerset.sigs.k8s.io"
 """Prefix of all labels and annotations of LWS (lws api/leaderworkerset/v1/leaderworkerset_types.go)."""
 
-_NODE_POOL = "cloud.google.com/gke-nodepool"
+NODE_POOL = "cloud.google.com/gke-nodepool"
 
 
 def build(step: StepSpec, launch: Launch) -> Json:
@@ -40,7 +40,7 @@ def build(step: StepSpec, launch: Launch) -> Json:
     annotations = {IDENTITY_ANNOTATION: launch.identity, HOLDER_ANNOTATION: launch.holder}
     if step.shape and step.shape.kind == "tpu" and step.hosts > 1:
         prefix = "subgroup-exclusive-topology" if step.slices > 1 else "exclusive-topology"
-        annotations[f"{LABEL}/{prefix}"] = _NODE_POOL
+        annotations[f"{LABEL}/{prefix}"] = NODE_POOL
     group: Json = {"size": step.hosts, "restartPolicy": "None", "workerTemplate": template}
     if step.slices > 1:
         group["subGroupPolicy"] = {"subGroupSize": step.hosts_per_slice, "subGroupPolicyType": "LeaderWorker"}
