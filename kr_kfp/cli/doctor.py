@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 from rich.console import Console
@@ -56,4 +56,5 @@ def _steps(pipeline: str | None) -> tuple[StepSpec, ...]:
     from kr_kfp.authoring.plan import plan
     from kr_kfp.cli.target import find
 
-    return tuple(found.step for found in plan(find(pipeline)) if found.step is not None)
+    # By the names of the executors: a step with other options is another one.
+    return tuple(replace(found.step, name=found.name) for found in plan(find(pipeline)) if found.step is not None)

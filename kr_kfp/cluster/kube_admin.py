@@ -8,10 +8,10 @@ dry run would do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kr_kfp.cluster.api import Manifest
-from kr_kfp.cluster.kube_group import GROUPS
 from kr_kfp.cluster.kube_http import Api, Resource
 from kr_kfp.errors import ClusterError, ForbiddenError, NotFoundError, Problem
 from kr_kfp.names import MANAGED_BY_LABEL
@@ -210,8 +210,8 @@ def uninstall(api: Api, namespaces: Iterable[str] = (), *, dry_run: bool) -> tup
         dry_run: Change nothing.
 
     Returns:
-        What was removed, and what was kept and why: LeaderWorkerSet itself while there are groups, a namespace while
-        there is something else in it.
+        What was removed, and what was kept and why: LeaderWorkerSet itself while there are objects of its kinds, a
+        namespace while there is something else in it.
 
     Raises:
         ClusterError: If something may not be listed or deleted.
@@ -219,28 +219,33 @@ def uninstall(api: Api, namespaces: Iterable[str] = (), *, dry_run: bool) -> tup
     where = tuple(dict.fromkeys(namespaces))
     found = _made_in(api, where) if where else _made(api)
     ours = {title(manifest) for manifest in found}
-    groups = [] if all(is_ours(manifest) for manifest in found) else _groups(api)
+    used = _instances(api, found)
     done = []
     for manifest in removal_order(found):
         why = ""
-        if groups and not is_ours(manifest):
-            why = f"there are LeaderWorkerSets, which would go with it: {', '.join(groups)}"
+        if used and not is_ours(manifest):
+            why = f"in use: {', '.join(used)}"
         elif manifest["kind"] == "Namespace":
             others = _others(api, manifest["metadata"]["name"], ours)
             why = f"there is something else in it: {', '.join(others)}" if others else ""
         if why:
             done.append(_kept(manifest, visible(manifest), why))
             continue
-        if not dry_run:
+        is_going = "deletionTimestamp" in manifest["metadata"]
+        if not dry_run and not is_going:
             _delete(api, manifest)
-        done.append(change(manifest, manifest, None))
+        done.append(change(manifest, manifest, None, why="is being deleted already" if is_going else ""))
     return tuple(done)
 
 
 def _made_in(api: Api, namespaces: Iterable[str]) -> list[Manifest]:
     """List the rights of accounts in these namespaces, to read nodes too."""
     found = [m for n in namespaces for kind in ("Role", "RoleBinding") for m in _list(api, kind, n) if is_ours(m)]
-    bindings = [m for m in _list(api, "ClusterRoleBinding") if is_ours(m)]
+    try:
+        bindings = [m for m in _list(api, "ClusterRoleBinding") if is_ours(m)]
+    except ForbiddenError as problem:
+        api.warn(f"{problem}. Rights to read nodes, if there are any, stay")
+        return found
     ending = [m for m in bindings if {s.get("namespace") for s in m.get("subjects") or ()} <= set(namespaces)]
     # The role goes with its last binding.
     roles = [m for m in _list(api, "ClusterRole") if is_ours(m)] if len(ending) == len(bindings) else []
@@ -257,13 +262,16 @@ def _list(api: Api, kind: str, namespace: str = "") -> list[Manifest]:
     return [{**item, "kind": kind} for item in found if is_made_here(item)]
 
 
-def _groups(api: Api) -> list[str]:
-    """Name some of the LeaderWorkerSets of all namespaces; none where the kind is not served."""
-    try:
-        found, _ = api.list_all(GROUPS)
-    except NotFoundError:
-        return []
-    names = [f"{g['metadata']['namespace']}/{g['metadata']['name']}" for g in found]
+def _instances(api: Api, made: Iterable[Manifest]) -> list[str]:
+    """Name some of the objects that would go with the CRDs; none where they are not served (any more)."""
+    names = []
+    for crd in made:
+        if crd["kind"] == "CustomResourceDefinition":
+            spec = crd["spec"]
+            version = next(v["name"] for v in spec["versions"] if v["served"])
+            with suppress(NotFoundError):
+                found, _ = api.list_all(Resource(f"/apis/{spec['group']}/{version}", spec["names"]["plural"]))
+                names += [title({**item, "kind": spec["names"]["kind"]}) for item in found]
     return [*names[:3], f"{len(names) - 3} more"] if len(names) > 3 else names
 
 

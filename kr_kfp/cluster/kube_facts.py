@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from kr_kfp.cluster.kube_access import missing_features
 from kr_kfp.cluster.kube_admin import KINDS
-from kr_kfp.cluster.kube_errors import Target
+from kr_kfp.cluster.kube_errors import HINTS, Target
 from kr_kfp.cluster.kube_group import CONFIG_MAPS, GROUPS
 from kr_kfp.cluster.kube_http import Api, Login, Resource, read_json
 from kr_kfp.cluster.kube_nodes import NODES as NODE_RESOURCE
@@ -89,11 +89,14 @@ def _keys(api: Api, namespace: str, name: str) -> tuple[str, ...] | None:
 
 
 def _try(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unknown:
-    """Ask, and take a refusal for an answer."""
+    """Ask, and take a refusal for an answer. What to do about it depends on what was asked for."""
     try:
         return ask(*args, **kwargs)
     except ClusterError as problem:
-        return Unknown(str(problem))
+        text = str(problem)
+        for hint in HINTS:
+            text = text.removesuffix(hint)
+        return Unknown(text)
 
 
 def _version(api: Api) -> str | Unknown:
@@ -217,7 +220,11 @@ def _asker(api: Api, account: Account) -> Ask:
         _allowed(api, _OTHER, subject, probe)
     except ForbiddenError:
         other = Api(_as(api.login, account), warn=api.warn, patience=0.0)
-        _allowed(other, _SELF, {}, probe)
+        try:
+            _allowed(other, _SELF, {}, probe)
+        except ForbiddenError as problem:
+            msg = "the account that is logged in may neither create subjectaccessreviews nor impersonate that one"
+            raise ForbiddenError(msg, status=403, reason="Forbidden") from problem
         return lambda attributes: _allowed(other, _SELF, {}, attributes)
     return lambda attributes: _allowed(api, _OTHER, subject, attributes)
 

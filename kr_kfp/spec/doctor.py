@@ -11,7 +11,7 @@ from typing import Any
 
 from kr_kfp.spec.doctor_nodes import check_nodes
 from kr_kfp.spec.doctor_quota import check_quota
-from kr_kfp.spec.facts import Facts, Finding, State, Unknown
+from kr_kfp.spec.facts import ADMINISTRATOR, Facts, Finding, State, Unknown
 from kr_kfp.spec.leaderworkerset import API_VERSION
 from kr_kfp.spec.release import RELEASE
 from kr_kfp.spec.rights import EDITOR, NAMESPACE, NODES, RUNNER, Account
@@ -105,9 +105,7 @@ def _webhooks(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.served, Unknown) or API_VERSION not in facts.served:
         return
     if isinstance(facts.hooks, Unknown):
-        yield Finding(
-            "webhooks", "warn", f"LeaderWorkerSet's webhooks are not known: {facts.hooks.why}", "Ask again as who may"
-        )
+        yield Finding("webhooks", "warn", f"LeaderWorkerSet's webhooks are not known: {facts.hooks.why}", ADMINISTRATOR)
     else:
         yield from _configured(facts.hooks, facts.ready)
     if isinstance(facts.trial, Unknown):
@@ -115,7 +113,7 @@ def _webhooks(facts: Facts) -> Iterator[Finding]:
     elif facts.trial:
         yield Finding("webhooks", "fail", f"a group was refused in a dry run: {facts.trial}", _RESTART)
     else:
-        yield Finding("webhooks", "pass", "a group was accepted in a dry run, by the webhooks too")
+        yield Finding("webhooks", "pass", "a group was accepted in a dry run")
 
 
 def _configured(hooks: Sequence[Mapping[str, Any]], ready: Mapping[str, int | Unknown]) -> Iterator[Finding]:
@@ -154,15 +152,13 @@ def _account(facts: Facts) -> Iterator[Finding]:
     account, names = facts.account, facts.accounts
     where = f"service account {account.name} of namespace {account.namespace}"
     if isinstance(names, Unknown):
-        yield Finding(
-            "account", "warn", f"whether there is a {where} is not known: {names.why}", "Ask again as who may"
-        )
+        yield Finding("account", "warn", f"whether there is a {where} is not known: {names.why}", ADMINISTRATOR)
     elif account.name in names:
         yield Finding("account", "pass", f"there is a {where}")
     else:
         others = [name for name in (RUNNER, EDITOR) if name in names]
-        elsewhere = f"{NAMESPACE}, or a profile's with --service-account {EDITOR}"
-        fix = f"Give --service-account {others[0]}" if others else f"Give --namespace, where runs are: {elsewhere}"
+        elsewhere = f"{NAMESPACE} in single-user KFP, else a profile's with --service-account {EDITOR}"
+        fix = f"Give --service-account {others[0]}" if others else f"Give the --namespace of the runs: {elsewhere}"
         yield Finding("account", "fail", f"there is no {where}", fix)
 
 

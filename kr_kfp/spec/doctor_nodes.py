@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kr_kfp.spec.facts import Facts, Finding, Unknown
+from kr_kfp.spec.facts import ADMINISTRATOR, Facts, Finding, Unknown
 from kr_kfp.spec.leaderworkerset import NODE_POOL
 from kr_kfp.spec.placement import placement, tolerations
 from kr_kfp.spec.quantities import quantity
@@ -30,7 +30,7 @@ def check_nodes(facts: Facts, steps: Sequence[StepSpec]) -> Iterator[Finding]:
     if not wanted:
         return
     if isinstance(facts.nodes, Unknown):
-        yield Finding("nodes", "warn", f"nodes are not known: {facts.nodes.why}", "Run it as who may list nodes")
+        yield Finding("nodes", "warn", f"nodes are not known: {facts.nodes.why}", ADMINISTRATOR)
         return
     for step in wanted:
         yield _step(step, facts.nodes, may_grow=facts.autoscaled is True)

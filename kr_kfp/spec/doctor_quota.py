@@ -7,11 +7,10 @@ TaskConfig passthrough KFP gives a launcher no requests at all.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kr_kfp.spec.facts import Facts, Finding, Unknown
+from kr_kfp.spec.facts import ADMINISTRATOR, Facts, Finding, Unknown
 from kr_kfp.spec.quantities import quantity
 from kr_kfp.spec.step import StepSpec
 
@@ -35,7 +34,7 @@ def check_quota(facts: Facts, steps: Sequence[StepSpec] = ()) -> Iterator[Findin
     """Say whether pods would be refused by a quota."""
     quotas, limits, namespace = facts.quotas, facts.limits, facts.account.namespace
     if isinstance(quotas, Unknown):
-        yield Finding("quota", "warn", f"quotas are not known: {quotas.why}", "Ask again as who may")
+        yield Finding("quota", "warn", f"quotas are not known: {quotas.why}", ADMINISTRATOR)
         return
     if not quotas:
         yield Finding("quota", "pass", f"namespace {namespace} has no quota")
@@ -61,7 +60,7 @@ def _without_requests(
                 "quota",
                 "warn",
                 f"{what}; whether a LimitRange gives defaults is not known: {limits.why}",
-                "Ask again as who may",
+                ADMINISTRATOR,
             )
             continue
         kinds = sorted({("defaultRequest" if _COMPUTE[key][0] == "requests" else "default") for key in missing})
@@ -94,13 +93,10 @@ def _defaults(limits: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str]]
 
 def _too_small(quotas: Sequence[Mapping[str, Any]], steps: Sequence[StepSpec]) -> Iterator[Finding]:
     """Compare accelerators that a step needs with what a quota leaves."""
-    needs: Counter[tuple[str, str]] = Counter()
-    for step in steps:
-        if step.shape:
-            needs[step.name, step.shape.resource] = step.shape.chips_per_host * step.hosts
+    needs = [(s.name, s.shape.resource, s.shape.chips_per_host * s.hosts) for s in steps if s.shape]
     for quota in quotas if needs else ():
         used = (quota.get("status") or {}).get("used") or {}
-        for (step_name, resource), need in needs.items():
+        for step_name, resource, need in needs:
             key = f"requests.{resource}"
             if key not in _hard(quota) or not _holds_for_all(quota):
                 continue

@@ -11,10 +11,13 @@ from typing import Any, Literal
 
 from kr_kfp.spec.rights import Account, Rule
 
-__all__ = ["Answer", "Facts", "Finding", "State", "Unknown"]
+__all__ = ["ADMINISTRATOR", "Answer", "Facts", "Finding", "State", "Unknown"]
 
 Json = dict[str, Any]
 State = Literal["pass", "warn", "fail"]
+
+ADMINISTRATOR = "Run it as who administers the namespace or cluster"
+"""The fix where a fact could not be had."""
 
 
 @dataclass(frozen=True, slots=True)

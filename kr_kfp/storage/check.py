@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from kr_kfp.errors import StorageError
-from kr_kfp.spec.facts import Finding, Unknown
+from kr_kfp.spec.facts import ADMINISTRATOR, Finding, Unknown
 from kr_kfp.storage.settings import StoreSettings
 from kr_kfp.storage.sources import CONFIG_MAP, resolve
 
@@ -32,7 +32,7 @@ def check_store(
     """
     if isinstance(config, Unknown):
         message = f"ConfigMap {CONFIG_MAP} cannot be read: {config.why}"
-        yield Finding("store", "warn", message, "Run it as who may read it")
+        yield Finding("store", "warn", message, ADMINISTRATOR)
         return
     data = config or {}
     root = data.get(_ROOT) or _DEFAULT_ROOT
@@ -59,7 +59,7 @@ def _secret(
     keys = keys_of(name)
     if isinstance(keys, Unknown):
         message = f"whether Secret {name} has what it should is not known: {keys.why}"
-        return Finding("store", "warn", message, "Run it as who may read it")
+        return Finding("store", "warn", message, ADMINISTRATOR)
     if keys is None:
         fix = f"Make it in namespace {namespace}, or name another one in ConfigMap {CONFIG_MAP}"
         return Finding("store", "fail", f"there is no Secret {name}, from which hosts get their credentials", fix)
