@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.servers.fixtures",)
+
 TIERS = ("unit", "property", "golden", "contract", "integration", "cluster")
 """The folders of tests, in the order in which they run: what fails fast comes first."""
 
@@ -21,15 +23,9 @@ _KEPT = ("KR_KFP_REGENERATE",)
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switch for tests that need a cluster."""
-    parser.addoption("--cluster", action="store_true", help="run tests/cluster too, against the current kubeconfig")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test by its folder, and leave the cluster tier out unless it is asked for."""
+    """Mark every test by its folder, and put the tiers in order."""
     tests = Path(__file__).parent
-    skip = pytest.mark.skip(reason="needs a Kubernetes cluster: give --cluster")
     for item in items:
         tier = item.path.relative_to(tests).parts[0]
         if tier not in TIERS:
@@ -38,8 +34,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(tier)
         if tier in _SERIAL:
             item.add_marker(pytest.mark.xdist_group("serial"))
-        if tier == "cluster" and not config.getoption("--cluster"):
-            item.add_marker(skip)
     items.sort(key=lambda item: TIERS.index(item.path.relative_to(tests).parts[0]))
 
 

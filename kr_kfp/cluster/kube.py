@@ -274,6 +274,8 @@ class KubeCluster:
     def _see(self, uid: str, pod: Manifest | None) -> None:
         with self._lock:
             self._pods[uid] = pod
+        if pod is None:
+            self._logs.pod_gone(uid)
 
     def _latest(self, pod: Manifest) -> Manifest | None:
         """Give a pod as a watch knows it, else as the server does; None if it is gone."""

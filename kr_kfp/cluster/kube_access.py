@@ -11,7 +11,7 @@ from typing import Any
 
 from kr_kfp.cluster.kube_errors import Target
 from kr_kfp.cluster.kube_group import GROUPS, PODS
-from kr_kfp.cluster.kube_http import Api, Resource, read_json
+from kr_kfp.cluster.kube_http import Api, Resource
 from kr_kfp.errors import ClusterError, ForbiddenError, NotFoundError, SetupError
 from kr_kfp.spec.leaderworkerset import API_VERSION, KIND
 
@@ -125,7 +125,7 @@ def check_served(api: Api) -> None:
     path = f"/openapi/v3/apis/{API_VERSION}"
     target = Target(verb="get", resource=path)
     try:
-        raw = api.request("GET", path, target)
+        found = api.request("GET", path, target)
     except NotFoundError:
         served = _served_versions(api)
         if API_VERSION in served:
@@ -135,8 +135,7 @@ def check_served(api: Api) -> None:
         raise SetupError(msg) from None
     except ForbiddenError:
         return
-    schemas = (read_json(raw, target).get("components") or {}).get("schemas") or {}
-    missing = missing_features(schemas)
+    missing = missing_features((found.get("components") or {}).get("schemas") or {})
     if missing:
         msg = f"the LeaderWorkerSet of this cluster has no {', '.join(missing)}: it is older than {OLDEST}. {_INSTALL}"
         raise SetupError(msg)

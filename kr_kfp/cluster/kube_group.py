@@ -19,7 +19,19 @@ PODS = Resource("/api/v1", "pods")
 CONFIG_MAPS = Resource("/api/v1", "configmaps")
 EVENTS = Resource("/api/v1", "events")
 
-_ROUTINE = ("Created", "Killing", "Pulled", "Pulling", "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete")
+_ROUTINE = (
+    "AllGroupsReady",
+    "Created",
+    "CreatingRevision",
+    "GroupsProgressing",
+    "Killing",
+    "Pulled",
+    "Pulling",
+    "Scheduled",
+    "Started",
+    "SuccessfulCreate",
+    "SuccessfulDelete",
+)
 """Reasons of Events that tell of nothing wrong; the server leaves them out, which is most of a namespace's."""
 
 _PATIENCE = 1.0

@@ -26,7 +26,7 @@ from urllib3.response import BaseHTTPResponse
 from kr_kfp.cluster.kube_errors import BusyError, Target, error_from
 from kr_kfp.errors import SetupError, UnavailableError
 
-__all__ = ["KEEPALIVE", "PATIENCE", "Api", "Login", "Resource", "Stream", "backoff", "read_json"]
+__all__ = ["KEEPALIVE", "PATIENCE", "Api", "Login", "Resource", "Stream", "backoff"]
 
 PATIENCE = 300.0
 """Seconds for which a request is tried again: a zonal control plane is away for minutes while it is upgraded."""
@@ -144,6 +144,15 @@ class Stream:
                     self._response.shutdown()
 
 
+def _json(body: bytes, target: Target) -> Any:
+    """Read an answer; a proxy may have put something else in its place."""
+    try:
+        return json.loads(body)
+    except ValueError as problem:
+        msg = f"{target}: the API server's answer is no JSON: {body[:200]!r}"
+        raise UnavailableError(msg) from problem
+
+
 class Api:
     """An API server as one account sees it.
 
@@ -193,7 +202,7 @@ class Api:
         """
         target = Target(verb="get", resource=resource.plural, namespace=namespace, name=name)
         path = resource.path(namespace, name)
-        return read_json(self.request("GET", path, target, query=query, patience=patience), target)
+        return self.request("GET", path, target, query=query, patience=patience)
 
     def list_all(self, resource: Resource, *, namespace: str = "", **query: Any) -> tuple[list[dict[str, Any]], str]:
         """List objects, page by page.
@@ -205,8 +214,7 @@ class Api:
         items: list[dict[str, Any]] = []
         more: dict[str, Any] = {}
         while True:
-            raw = self.request("GET", resource.path(namespace), target, query={"limit": 500, **query, **more})
-            page = read_json(raw, target)
+            page = self.request("GET", resource.path(namespace), target, query={"limit": 500, **query, **more})
             items += page.get("items") or []
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
@@ -221,7 +229,7 @@ class Api:
         """
         name = (manifest.get("metadata") or {}).get("name", "")
         target = Target(verb="create", resource=resource.plural, namespace=namespace, name=name)
-        return read_json(self.request("POST", resource.path(namespace), target, query=query, body=manifest), target)
+        return self.request("POST", resource.path(namespace), target, query=query, body=manifest)
 
     def patch(self, resource: Resource, name: str, patch: Mapping[str, Any], *, namespace: str = "") -> Any:
         """Apply a JSON merge patch (RFC 7386).
@@ -231,8 +239,7 @@ class Api:
         """
         target = Target(verb="patch", resource=resource.plural, namespace=namespace, name=name)
         path = resource.path(namespace, name)
-        raw = self.request("PATCH", path, target, body=patch, content="application/merge-patch+json")
-        return read_json(raw, target)
+        return self.request("PATCH", path, target, body=patch, content="application/merge-patch+json")
 
     def apply(
         self, resource: Resource, manifest: Mapping[str, Any], *, manager: str, dry_run: bool, namespace: str = ""
@@ -273,15 +280,30 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content: str = "application/json",
         patience: float | None = None,
-    ) -> bytes:
-        """Make a request, again and again while the server cannot answer, and give the body of the answer."""
+        read: Callable[[bytes, Target], Any] = _json,
+    ) -> Any:
+        """Make a request, again and again while the server cannot answer, and give what was read from the answer.
+
+        Args:
+            method: The HTTP method.
+            path: The path.
+            target: What is asked for.
+            query: The query.
+            body: What to send, as JSON.
+            content: What kind of JSON that is.
+            patience: Seconds for which it is tried again; None is the usual.
+            read: Reads the answer.
+
+        Raises:
+            UnavailableError: If the server did not answer in all that time.
+            ClusterError: If it refused.
+        """
         patience = self._patience if patience is None else patience
         began, failures, told = self._clock(), 0, False
         while True:
             try:
                 with _errors_of(target):
-                    response = self._send(method, path, target, query=query, body=body, content=content)
-                    return bytes(response.data)
+                    return read(self._send(method, path, target, query=query, body=body, content=content).data, target)
             except UnavailableError as problem:
                 failures += 1
                 asked = problem.after if isinstance(problem, BusyError) else 0.0
@@ -357,15 +379,6 @@ def _errors_of(target: Target) -> Iterator[None]:
         raise UnavailableError(msg) from problem
     except (HTTPError, OSError) as problem:
         msg = f"{target}: the API server does not answer: {problem}"
-        raise UnavailableError(msg) from problem
-
-
-def read_json(body: bytes, target: Target) -> Any:
-    """Read an answer; a proxy may have put something else in its place."""
-    try:
-        return json.loads(body)
-    except ValueError as problem:
-        msg = f"{target}: the API server's answer is no JSON: {body[:200]!r}"
         raise UnavailableError(msg) from problem
 
 

@@ -89,7 +89,7 @@ class LogReader:
         self._api, self._namespace, self._latest, self._wait = api, namespace, latest, wait
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._open: set[Stream] = set()
+        self._open: dict[Stream, str] = {}
         self._warned = False
 
     def close(self) -> None:
@@ -98,6 +98,18 @@ class LogReader:
         with self._lock:
             for stream in self._open:
                 stream.close()
+
+    def pod_gone(self, uid: str) -> None:
+        """End what is still followed of a pod that is gone: it would be the log of another one of its name.
+
+        Its own log has ended by itself by then, or does in a moment.
+        """
+        with self._lock:
+            streams = [stream for stream, of in self._open.items() if of == uid]
+        for stream in streams:
+            timer = threading.Timer(_LAG, stream.close)
+            timer.daemon = True
+            timer.start()
 
     def read(self, pod: Manifest, *, previous: bool, tail_bytes: int | None) -> bytes:
         """Read the log of the current start, or of the one before; nothing if there is none (any more).
@@ -114,7 +126,10 @@ class LogReader:
             if self._latest(pod) is None:
                 return b""
             path = PODS.path(self._namespace, name, "log")
-            log = self._api.request("GET", path, self._target(name), query=query, patience=_PATIENCE)
+            target = self._target(name)
+            log: bytes = self._api.request(
+                "GET", path, target, query=query, patience=_PATIENCE, read=lambda body, _: bytes(body)
+            )
         except ClusterError as problem:
             if problem.status in (400, 404):  # Not started yet, or no start before it.
                 return b""
@@ -148,7 +163,7 @@ class LogReader:
     def _next_start(self, pod: Manifest, cursor: Cursor, *, had_all: bool) -> Start | None:
         """Wait until there is something to read; None if there is not (any more)."""
         start = self._begun(pod)
-        if start is None or start.restarts > 1:
+        if start is None or self._closed.is_set() or start.restarts > 1:
             return None  # The kubelet keeps the log of the latest start and of the one before, no older.
         if start.ended and not start.restarts and cursor.empty:
             if had_all:
@@ -198,7 +213,7 @@ class LogReader:
         path = PODS.path(self._namespace, name, "log")
         stream = self._api.stream(path, self._target(name), query=query, idle=_IDLE)
         with self._lock:
-            self._open.add(stream)
+            self._open[stream] = pod["metadata"]["uid"]
         if self._closed.is_set():
             stream.close()
         try:
@@ -208,7 +223,7 @@ class LogReader:
                     yield new
         finally:
             with self._lock:
-                self._open.discard(stream)
+                del self._open[stream]
 
     def _begun(self, pod: Manifest) -> Start | None:
         """Wait until the container was started; None if the pod is gone before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +34,25 @@ def pool(context: ssl.SSLContext | None) -> urllib3.PoolManager:
 class _Token:
     """A token in a file that somebody else keeps fresh."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path, self._clock = path, clock
         self._token, self._read = "", 0.0
 
     def headers(self, renew: bool) -> Mapping[str, str]:  # noqa: FBT001 - the shape of Login.headers
         """Give the token as a header, from the file if it was not read lately."""
-        now = time.monotonic()
+        now = self._clock()
         if renew or not self._token or now > self._read + _TOKEN_AGE:
             self._token, self._read = _read(self._path), now
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def from_pod(env: Mapping[str, str], folder: Path = ACCOUNT) -> Login:
+def from_pod(env: Mapping[str, str], folder: Path = ACCOUNT, *, clock: Callable[[], float] = time.monotonic) -> Login:
     """Log in as this pod's service account. No proxy is used: the API server's address is one of the cluster.
 
     Args:
         env: The environment: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
         folder: Where the account's files are.
+        clock: Gives seconds that only ever grow.
 
     Raises:
         SetupError: If something of that is missing.
@@ -70,7 +71,7 @@ def from_pod(env: Mapping[str, str], folder: Path = ACCOUNT) -> Login:
         msg = f"the pod's service account cannot be used: {folder / 'ca.crt'}: {problem}. {_MOUNT}"
         raise SetupError(msg) from problem
     address = f"[{host}]" if ":" in host else host
-    token = _Token(folder / "token")
+    token = _Token(folder / "token", clock)
     token.headers(renew=False)
     return Login(
         server=f"https://{address}:{port}",

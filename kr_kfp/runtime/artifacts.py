@@ -11,7 +11,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
-from kr_kfp.errors import Problem, StorageError
+from kr_kfp.errors import Problem, SetupError, StorageError
 from kr_kfp.executor_input import attempt_uri, output_uris
 from kr_kfp.storage import settings, uris
 from kr_kfp.storage.run import Item, Plan, Result, transfer
@@ -94,11 +94,11 @@ def output_items(executor_input: Json, outputs: Json, *, attempt: int, root: str
     return tuple(items), untouched
 
 
-def put_outputs(payload: Payload, outputs: Json, *, attempt: int, work: str) -> list[str]:
+def put_outputs(payload: Payload, outputs: Json, *, attempt: int, work: str) -> tuple[str, ...]:
     """Upload the leader's outputs.
 
     Returns:
-        The names of outputs that got neither file nor object nor metadata: their consumers will find nothing.
+        Sentences for the user: each names an output that got neither file nor object nor metadata.
 
     Raises:
         StorageError: Listing every output that could not be uploaded, or whose ``.uri`` KFP would not take.
@@ -111,12 +111,17 @@ def put_outputs(payload: Payload, outputs: Json, *, attempt: int, work: str) -> 
         print(UPLOADING, flush=True)
     transfer("put", Plan(stores=stores, items=items), work=work)
     places = {name: attempt_uri(uri, attempt) for name, uri in output_uris(payload.executor_input).items()}
-    remote = [name for name in untouched if _is_remote({"uri": places[name]})]
-    probed = transfer(
-        "probe", Plan(stores=stores, items=tuple(Item(uri=places[n], path="", name=n) for n in remote)), work=work
-    )
+    remote = tuple(Item(uri=places[n], path="", name=n) for n in untouched if _is_remote({"uri": places[n]}))
+    try:
+        probed = transfer("probe", Plan(stores=stores, items=remote), work=work)
+    except (StorageError, SetupError) as problem:
+        return (f"it could not be seen whether outputs are there that have no local file: {problem}",)
     there = {moved.name for moved in probed.items if moved.files}
-    return [name for name in untouched if name not in there]
+    return tuple(
+        f"output {name!r} got neither a file nor metadata; a consumer will find nothing"
+        for name in untouched
+        if name not in there
+    )
 
 
 def user_env(payload: Payload, env: Mapping[str, str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Group:
         self.stopping = False
         self.pods: dict[str, Manifest] = {}
         self.gone: set[str] = set()
-        self.notices: list[Manifest] = []
+        self.notices: dict[str, Manifest] = {}
         self._grace: float | None = None
         self._hurried: set[tuple[str, float]] = set()
         self._synced = False
@@ -147,7 +147,8 @@ class Group:
         elif event.kind == "synced":
             self._synced = True
         elif event.kind == "notice":
-            self.notices.append(event.value)
+            # One that happens again is the same object with a higher count.
+            self.notices[event.value["metadata"]["uid"]] = event.value
         else:
             self._see(event.value)
             if event.kind == "pod-gone":

@@ -124,13 +124,12 @@ def _check(outcome: Outcome, payload: Payload, work: str, count: int) -> Outcome
         return outcome
     outputs = collect.outputs(payload, work, outcome.attempt)
     try:
-        empty = artifacts.put_outputs(payload, outputs, attempt=outcome.attempt, work=work)
+        said = artifacts.put_outputs(payload, outputs, attempt=outcome.attempt, work=work)
     except StorageStoppedError:
         return _with(outcome, kind="terminated", code=128 + signal.SIGTERM, detail=_CUT_SHORT)
     except (StorageError, SetupError) as problem:
         detail = f"the function returned, but its outputs could not be written: {problem}"
         return _with(outcome, kind="storage", code=ExitCode.STORAGE, detail=detail, ended=time.time())
-    said = tuple(f"output {name!r} got neither a file nor metadata; a consumer will find nothing" for name in empty)
     return _with(outcome, outputs=outputs, warnings=(*outcome.warnings, *said))
 
 

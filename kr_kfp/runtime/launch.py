@@ -40,6 +40,11 @@ __all__ = ["Identity", "identify", "main", "make_launch"]
 
 _SAME_AT_ONCE = 100
 
+HELD_PATIENCE = 120.0
+"""Seconds to wait for a launcher that holds the group and may be leaving: twice a pod's usual grace, and more."""
+
+_HELD_PAUSE = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
@@ -82,7 +87,9 @@ def main(packed: str, command: Sequence[str]) -> int:
 
 def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tuple[str, ...], Json, Json]) -> int:
     say(f"{step.name}: backend {step.backend} ({step.reason or 'chosen'}) on {cluster.where}")
-    for ordinal in range(_SAME_AT_ONCE):
+    patience = clock.now() + HELD_PATIENCE
+    ordinal = 0
+    while ordinal < _SAME_AT_ONCE:
         launch = make_launch(step, cluster, given, os.environ, ordinal=ordinal)
         if launch.inherited.told:
             say(f"{step.name}: hosts inherit from this pod: {'; '.join(launch.inherited.told)}")
@@ -91,8 +98,15 @@ def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tup
         try:
             return _run(launcher, step, given[1])
         except HeldError as held:
-            # Two iterations of a local loop over equal values look alike; on Kubernetes no two tasks do.
-            if cluster.own_pod() is not None:
+            if cluster.is_local:
+                # Two iterations of a local loop over equal values look alike; in a cluster no two tasks do.
+                ordinal += 1
+            elif clock.now() < patience:
+                # The pod of an earlier launcher is still leaving.
+                say(f"{held}; waiting for its end")
+                if (event := clock.next_event(clock.now() + _HELD_PAUSE)) and event.kind in ("signal", "stop"):
+                    return _end(ExitCode.STOPPED, [f"{step.name} was stopped while another launcher held its group"])
+            else:
                 raise SetupError(str(held)) from held
     msg = f"{_SAME_AT_ONCE} groups of {step.name} with equal arguments run at once"
     raise SetupError(msg)

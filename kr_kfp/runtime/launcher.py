@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kr_kfp.cluster.api import Clock, Cluster
-from kr_kfp.errors import ClusterError
+from kr_kfp.errors import ClusterError, UnavailableError
 from kr_kfp.runtime.group import HURRY, Group
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import Category, diagnose
@@ -24,6 +24,9 @@ IMAGE_GRACE = 120.0
 
 _TAIL = 65_536
 """Bytes of the leader's log in which its runner's lines are looked for."""
+
+LOG_AGAIN = 1.0
+"""Seconds until a log that does not tell the outcome yet is read again: it is printed just after the second start."""
 
 NOTICE_EVERY = 60.0
 """Seconds between two lines about hosts that still wait."""
@@ -74,6 +77,8 @@ class Launcher:
         self.say, self.logs = say, logs
         self.group = Group(cluster, clock, name=launch.name, hosts=step.hosts)
         self._followed: set[str] = set()
+        self._read: dict[str, Outcome] = {}
+        self._read_again: float | None = None
         self._first_ok: float | None = None
         self._first_bad: float | None = None
         self._stuck_since: float | None = None
@@ -148,6 +153,7 @@ class Launcher:
     def _verdict(self) -> Verdict:
         """Look at all hosts now and decide."""
         now = self.clock.now()
+        self._read_again = None
         if self.group.manifest is None:
             reason = f"LeaderWorkerSet {self.launch.name} was deleted by somebody else while it ran"
             return Verdict(decision=Decision.FAILURE, reason=reason)
@@ -171,15 +177,22 @@ class Launcher:
         """Read an outcome that only the log of the holding container tells."""
         if not state.unread and not (state.digest and state.index == 0):
             return state
-        pod = self.group.pods[state.uid]
-        text = self.cluster.read_log(pod).decode("utf-8", "replace")
-        outcome = outcome_from_log(text, state.digest)
+        outcome = self._read.get(state.uid) or self._outcome_in_log(state)
         if outcome is None:
-            # Not printed yet: the container is between its first end and its second start.
+            # Not printed yet, or not to be had now: the container is between its first end and its second start.
+            self._read_again = self.clock.now() + LOG_AGAIN
             return replace(state, phase=Phase.RUNNING, outcome=None)
+        self._read[state.uid] = outcome
         if outcome.kind in ("lost", "terminated"):
             return replace(state, phase=Phase.LOST, outcome=outcome, reason="the runner was killed")
         return replace(state, outcome=outcome, digest="", unread=False)
+
+    def _outcome_in_log(self, state: HostState) -> Outcome | None:
+        try:
+            log = self.cluster.read_log(self.group.pods[state.uid])
+        except UnavailableError:
+            return None
+        return outcome_from_log(log.decode("utf-8", "replace"), state.digest)
 
     def _follow_logs(self, states: tuple[HostState, ...]) -> None:
         for state in states:
@@ -215,7 +228,7 @@ class Launcher:
 
     def _limits(self, states: tuple[HostState, ...], verdict: Verdict, now: float) -> Verdict:
         """Apply timeout, capacity_timeout and the patience with reasons that do not heal."""
-        times = [] if verdict.check_at is None else [verdict.check_at]
+        times = [at for at in (verdict.check_at, self._read_again) if at is not None]
         if self._running_since is not None:
             if self.step.timeout is not None:
                 end = self._running_since + self.step.timeout - self.group.ran
@@ -245,7 +258,7 @@ class Launcher:
     def _stuck(self, now: float) -> str:
         """Say why waiting is in vain, once the reason has lasted for IMAGE_GRACE."""
         pods = [pod for uid, pod in self.group.pods.items() if uid not in self.group.gone]
-        found = diagnose(pods, self.group.manifest, self.group.notices)
+        found = diagnose(pods, self.group.manifest, list(self.group.notices.values()))
         if not any(d.permanent or d.category is Category.IMAGE_PULL for d in found):
             self._stuck_since = None
             return ""

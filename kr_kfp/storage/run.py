@@ -106,7 +106,7 @@ class Result:
 
 
 def transfer(
-    verb: Literal["fetch", "put"],
+    verb: Literal["fetch", "put", "probe"],
     plan: Plan,
     *,
     work: str,
@@ -116,7 +116,7 @@ def transfer(
     """Run ``python -m kr_kfp.storage <verb>`` to its end; from the main thread, SIGTERM is sent on to it meanwhile.
 
     Args:
-        verb: ``fetch`` brings URIs to paths, ``put`` paths to URIs.
+        verb: ``fetch`` brings URIs to paths, ``put`` paths to URIs, ``probe`` only tells whether anything is there.
         plan: What to move.
         work: A folder for the plan and the result, which are removed at the end.
         python: The interpreter, 3.11 or newer, that can import obstore.
@@ -187,7 +187,7 @@ def _read(file: Path, verb: str, code: int, *, stopped: bool) -> Result:
     except FileNotFoundError:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         if stopped:
-            raise StorageStoppedError([Problem(verb, "was stopped by SIGTERM before all was there")]) from None
+            raise StorageStoppedError([Problem(verb, "was stopped by SIGTERM before all was there.")]) from None
         hint = " Signal 9 is what a full memory looks like." if code == -signal.SIGKILL else ""
         msg = f"the process that should {verb} artifacts {how} and left no result; its output says why.{hint}"
         raise SetupError(msg) from None

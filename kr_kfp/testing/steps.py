@@ -46,6 +46,7 @@ def run(
     hosts: int | None = None,
     *,
     root: str | Path | None = None,
+    artifacts: str | None = None,
     check: bool = True,
     env: Mapping[str, str] | None = None,
     timeout: float | None = 600.0,
@@ -57,10 +58,12 @@ def run(
         step: A component made by :func:`kr_kfp.component`.
         hosts: Hosts without accelerator instead of the step's own shape; None keeps the shape.
         root: Folder for outputs and checkpoints; the same folder again resumes. None is a new temporary folder.
+        artifacts: URI below which the hosts' output artifacts go, such as ``s3://bucket/folder``; None keeps them below
+            ``root``. Only for a step on hosts of a group: artifacts of one pod are moved by KFP itself, not here.
         check: Whether a failing step raises.
         env: Environment variables beside the current ones.
         timeout: Seconds until the task is killed.
-        **arguments: The function's arguments; input artifacts as KFP artifact objects or as paths.
+        **arguments: The function's arguments; input artifacts as KFP artifact objects, paths or URIs.
 
     Raises:
         StepFailedError: If the step fails and ``check`` is set; the message is the end of its log.
@@ -72,7 +75,7 @@ def run(
     from kfp.local.subprocess_task_handler import replace_python_executable
 
     chosen = step if hosts is None else step.options(accelerator=None, slices=1, hosts=hosts, backend="lws")
-    task = _prepare(chosen, root, arguments)
+    task = _prepare(chosen, root, artifacts, arguments)
     process = subprocess.run(
         replace_python_executable(task.command, sys.executable),
         env={**os.environ, **(env or {})},
@@ -102,7 +105,9 @@ class _Task:
     folder: Path
 
 
-def _prepare(step: Component, root: str | os.PathLike[str] | None, arguments: Mapping[str, Any]) -> _Task:
+def _prepare(
+    step: Component, root: str | os.PathLike[str] | None, artifacts: str | None, arguments: Mapping[str, Any]
+) -> _Task:
     from kfp.local import executor_input_utils, placeholder_utils, utils
 
     from kr_kfp.authoring.component import prepare_local
@@ -118,6 +123,9 @@ def _prepare(step: Component, root: str | os.PathLike[str] | None, arguments: Ma
         task_root=str(folder),
         block_input_artifact=False,
     )
+    if artifacts:
+        for key, group in executor_input.outputs.artifacts.items():
+            group.artifacts[0].uri = f"{artifacts.rstrip('/')}/{folder.name}/{key}"
     command = placeholder_utils.replace_placeholders(
         full_command=[*container.command, *container.args],
         executor_input_dict=executor_input_utils.executor_input_to_dict(executor_input, component),

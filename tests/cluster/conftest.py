@@ -1,0 +1,93 @@
+"""The cluster for a whole session, and a namespace of its own for every test."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.cluster import requirements
+from tests.cluster.cluster import Cluster
+from tests.cluster.evidence import keep
+from tests.cluster.rest import Rest
+from tests.cluster.space import Space
+from tests.cluster.spare import Spare
+
+FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the cluster before the first test that needs it: a test's time limit is not for building it."""
+    if session.config.option.collectonly or "PYTEST_XDIST_WORKER" in os.environ:
+        return  # side by side, only the process that gets these tests starts it
+    needed = any("cluster" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and not _unavailable():
+        session.config.stash[_CLUSTER] = _start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note on the test whether one of its phases failed, for fixtures that clean up after it."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+_CLUSTER = pytest.StashKey[tuple[Cluster, bool]]()
+
+
+def _unavailable() -> str:
+    requirements.install()
+    return requirements.reason()
+
+
+def _start() -> tuple[Cluster, bool]:
+    """Find the cluster that runs (`make cluster-up`), which then stays, or start one for this session."""
+    running = Cluster.running()
+    return (running, True) if running else (Cluster.start(), False)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give the cluster; skip, or fail where it is required, with the reason why there is none."""
+    why = requirements.reason()
+    if why and requirements.required():
+        pytest.fail(f"{why} ({requirements.REQUIRE}=1)")
+    if why:
+        pytest.skip(why)
+    found, stays = request.config.stash.get(_CLUSTER, None) or _start()
+    yield found
+    if not stays:
+        found.stop()
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: Cluster) -> Rest:
+    """Give a connection with all rights."""
+    return Rest(kubeconfig=cluster.places.kubeconfig)
+
+
+@pytest.fixture
+def space(cluster: Cluster, admin: Rest, request: pytest.FixtureRequest) -> Iterator[Space]:
+    """Give a new namespace; afterwards keep what is in it if the test failed, and remove it in any case."""
+    short = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
+    made = Space.create(cluster, admin, f"{short}-{secrets.token_hex(3)}")
+    try:
+        yield made
+    finally:
+        if request.node.stash.get(FAILED, False):
+            keep(admin, made.name, request.node.name, cluster.places)
+        made.remove()
+
+
+@pytest.fixture
+def spare(cluster: Cluster) -> Iterator[Spare]:
+    """Give a way to add nodes that are the test's own; they are gone afterwards."""
+    added = Spare(cluster=cluster)
+    try:
+        yield added
+    finally:
+        added.remove()
