@@ -10,7 +10,7 @@ from kr_kfp.cluster.kube_access import missing_features
 from kr_kfp.cluster.kube_admin import KINDS
 from kr_kfp.cluster.kube_errors import HINTS, Target
 from kr_kfp.cluster.kube_group import CONFIG_MAPS, GROUPS
-from kr_kfp.cluster.kube_http import Api, Login, Resource, read_json
+from kr_kfp.cluster.kube_http import Api, Login, Resource
 from kr_kfp.cluster.kube_nodes import NODES as NODE_RESOURCE
 from kr_kfp.errors import ClusterError, ForbiddenError, NotFoundError
 from kr_kfp.names import MANAGED_BY_LABEL
@@ -103,7 +103,7 @@ def _version(api: Api) -> str | Unknown:
     """Read the server's version; some servers tell it only to who may see it."""
     target = Target(verb="get", resource="/version")
     try:
-        return str(read_json(api.request("GET", "/version", target), target).get("gitVersion"))
+        return str(api.request("GET", "/version", target).get("gitVersion"))
     except ForbiddenError as problem:
         return Unknown(str(problem))
 
@@ -121,10 +121,10 @@ def _lacking(api: Api) -> tuple[str, ...]:
     path = f"/openapi/v3/apis/{API_VERSION}"
     target = Target(verb="get", resource=path)
     try:
-        raw = api.request("GET", path, target)
+        found = api.request("GET", path, target)
     except NotFoundError:
         return ()
-    return missing_features((read_json(raw, target).get("components") or {}).get("schemas") or {})
+    return missing_features((found.get("components") or {}).get("schemas") or {})
 
 
 def _kfp(api: Api) -> str | None:

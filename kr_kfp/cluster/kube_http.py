@@ -258,7 +258,7 @@ class Api:
         query = {"fieldManager": manager, "force": True, "dryRun": "All" if dry_run else None}
         content = "application/apply-patch+yaml"  # JSON is YAML.
         path = resource.path(namespace, name)
-        return read_json(self.request("PATCH", path, target, query=query, body=manifest, content=content), target)
+        return self.request("PATCH", path, target, query=query, body=manifest, content=content)
 
     def delete(self, resource: Resource, name: str, options: Mapping[str, Any], *, namespace: str = "") -> None:
         """Delete an object; ``options`` are DeleteOptions.
