@@ -9,13 +9,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # A process for each: what one tier imports or leaves running is no business of the next.
 TIERS := $(BIN)/python -m pytest tests/unit tests/property tests/golden && \
-	$(BIN)/python -m pytest tests/contract && $(BIN)/python -m pytest tests/integration
+	$(BIN)/python -m pytest tests/contract && $(BIN)/python -m pytest tests/integration && \
+	$(BIN)/python -m tests.cluster test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format golden bench lock dist clean
+.PHONY: help setup demo test test-cluster cluster-up cluster-down lint format golden bench lock dist clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed ## Set up .venv from requirements.lock, and kr_kfp in it as an editable install
 
@@ -24,6 +25,15 @@ demo: .venv/.installed ## Train on real digits: 4 hosts x 4 devices on this mach
 
 test: lint ## Run all checks and tests (PYTEST_ARGS="-k name" to choose)
 	$(if $(PYTEST_ARGS),$(BIN)/python -m pytest $(PYTEST_ARGS),$(TIERS))
+
+test-cluster: .venv/.installed ## Run the tests on a real cluster on this machine: Linux, root and Go; ~7 min to build once
+	$(BIN)/python -m tests.cluster test $(PYTEST_ARGS)
+
+cluster-up: .venv/.installed ## Start that cluster and leave it running; prints how to reach it
+	@$(BIN)/python -m tests.cluster up
+
+cluster-down: .venv/.installed ## Stop it and remove every trace
+	@$(BIN)/python -m tests.cluster down
 
 lint: .venv/.installed ## Check style, types, layers and documents
 	$(BIN)/ruff check
@@ -45,10 +55,15 @@ bench: .venv/.installed ## Measure compile time, import time and the cost of the
 dist: .venv/.installed ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --outdir dist .
 
-lock: build/lock/bin/uv ## Renew requirements.lock with the newest releases that pyproject.toml allows
+lock: build/lock/bin/uv ## Renew requirements.lock and docker/*.lock with the newest releases that are allowed
 	build/lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements.lock --quiet
+	for image in build launcher train; do \
+		build/lock/bin/uv pip compile docker/$$image.in --constraint requirements.lock --universal \
+			--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+			--custom-compile-command "make lock" --output-file docker/$$image.lock --quiet || exit 1; \
+	done
 
 clean: ## Remove what was built and set up here
 	rm -rf .venv .demo build dist local_outputs *.egg-info

@@ -8,6 +8,7 @@ import click
 
 from kr_kfp.cluster.kube import log_in
 from kr_kfp.cluster.kube_http import Api
+from kr_kfp.errors import SetupError
 
 __all__ = ["admin", "cluster_option"]
 
@@ -32,4 +33,7 @@ def admin(cluster: str | None) -> Api:
     name = cluster or os.environ.get("KR_KFP_CLUSTER")
     if name is None and not os.environ.get("KFP_POD_NAME"):
         name = "kubeconfig"
+    if name == "local":
+        msg = "the local cluster needs no rights and no installation: give --cluster kubeconfig[:CONTEXT], or gke:..."
+        raise SetupError(msg)
     return Api(log_in(name, os.environ), warn=lambda text: click.echo(text, err=True), patience=_PATIENCE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,14 @@ def log_in(name: str | None, env: Mapping[str, str], account: Path = ACCOUNT) ->
         SetupError: If that cluster cannot be used from here; says what to do.
     """
     if name is None:
+<<<<<<< HEAD
         return from_pod(env, account)
+=======
+        login = from_pod(env, account)
+        pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
+        user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
+        return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
+>>>>>>> a8c7be032462b4c9f058059ec592a174da0c1446
     if name == "kubeconfig" or name.startswith("kubeconfig:"):
         return from_kubeconfig(name, env)
     if name.startswith("gke:"):
@@ -179,9 +187,9 @@ class KubeCluster:
         """
         check_served(self._api)
         check_rights(self._api, self._namespace)
-        if self._lease is not None:
-            self._lease.hold()
         try:
+            if self._lease is not None:
+                self._lease.hold()
             made: Manifest = self._api.create(GROUPS, manifest, namespace=self._namespace, fieldValidation="Strict")
         except NotFoundError as problem:
             msg = f"{problem}. Does namespace {self._namespace} exist?"

@@ -196,16 +196,26 @@ class Group:
             # All workers go with their leader; alone they would come back, as part of the old attempt.
             if pod_index(pod) == 0:
                 self._delete_pod(pod, HURRY)
-        while self._there():
-            self.next(None)
-            if self.manifest is None:
-                msg = f"LeaderWorkerSet {self.name} was deleted while it was restarted"
-                raise NotFoundError(msg, status=404, reason="NotFound")
+        self._wait_for_no_pod()
         self._grace = None
         note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
         self._change(lambda group: {**restart_patch(group, attempt), **note})
         self.pods.clear()
         self.gone.clear()
+
+    def _wait_for_no_pod(self) -> None:
+        while True:
+            while self._there():
+                self.next(None)
+                if self.manifest is None:
+                    msg = f"LeaderWorkerSet {self.name} was deleted while it was restarted"
+                    raise NotFoundError(msg, status=404, reason="NotFound")
+            # One that was made just before may not have been told of yet.
+            left = self.cluster.list_pods(self.name)
+            if not left:
+                return
+            for pod in left:
+                self._see(pod)
 
     def _change(self, patch: Callable[[Manifest], dict[str, Any]]) -> None:
         """Patch the group as it is now; a change by somebody else in between means reading it anew."""

@@ -166,4 +166,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Not by way of the interpreter's end: threads of obstore that still run there abort the process now and then.
+    os._exit(code)

@@ -10,7 +10,6 @@ own name when all of it is there.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -18,19 +17,15 @@ from typing import Any
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import local, uris
+from kr_kfp.storage.download import Download
 from kr_kfp.storage.limits import MIB, Limits
 from kr_kfp.storage.listing import Entry, Listing, look
-from kr_kfp.storage.read import Ranges, read_whole
-from kr_kfp.storage.reasons import BrokenOffError
 from kr_kfp.storage.run import Item, Moved
 from kr_kfp.storage.session import Progress, Session, complete, threaded, workers
 from kr_kfp.storage.settings import StoreSettings
-from kr_kfp.storage.targets import Target, free_bytes
+from kr_kfp.storage.targets import free_bytes
 
 __all__ = ["fetch", "fetch_all"]
-
-_INLINE = MIB // 4
-"""Bytes up to which a file is written at once; a thread would take longer than the write."""
 
 
 def fetch(
@@ -76,7 +71,7 @@ async def fetch_all(session: Session, items: Sequence[Item]) -> tuple[Moved, ...
     begun = time.monotonic()
     listings = await _look_all(session, items)
     outer, problems = _outermost(items)
-    works = [_Work(session, items[at], listings[at]) for at in sorted(set(outer))]
+    works = [Download(session, items[at], listings[at]) for at in sorted(set(outer))]
     problems += _room(works)
     if problems:
         raise StorageError(problems)
@@ -148,9 +143,9 @@ def _outermost(items: Sequence[Item]) -> tuple[list[int], list[Problem]]:
     return outer, problems
 
 
-def _room(works: Sequence[_Work]) -> list[Problem]:
+def _room(works: Sequence[Download]) -> list[Problem]:
     """Check that every file system has room for what goes there."""
-    needs: dict[int, list[_Work]] = {}
+    needs: dict[int, list[Download]] = {}
     free: dict[int, int] = {}
     for work in works:
         device, free_there = free_bytes(work.item.path)
@@ -171,134 +166,6 @@ def _shown(amount: int) -> str:
     return f"{amount / MIB:,.0f} MiB"
 
 
-class _Work:
-    """One item on its way.
-
-    Attributes:
-        ended: When its last file was there, by the monotonic clock.
-    """
-
-    def __init__(self, session: Session, item: Item, listing: Listing) -> None:
-        self.session = session
-        self.item = item
-        self.listing = listing
-        self.target = Target(item.path, folder=not listing.single)
-        self.ended = 0.0
-        self._left = len(listing.files)
-        session.expect(item.name, listing.size)
-        self._open: list[Ranges] = []
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the item is local and lies already where it shall be."""
-        return uris.is_local(self.item.uri) and os.path.realpath(uris.parse(self.item.uri).key) == os.path.realpath(
-            self.item.path
-        )
-
-    def begin(self) -> None:
-        """Prepare the target; an item without files is done with that.
-
-        Raises:
-            StorageError: If the disk does not let it.
-        """
-        try:
-            if self.in_place:
-                self._left = 0
-                self.ended = time.monotonic()
-                return
-            self.target.begin()
-            for folder in self.listing.folders:
-                self.target.make(folder)
-            if not self._left:
-                self._publish()
-        except OSError as error:
-            raise self.session.failure(error, self.item.uri) from error
-
-    def jobs(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Give the pieces of work, each to be made when its turn comes."""
-        if self.in_place:
-            return
-        for entry in self.listing.files:
-            if uris.is_local(self.item.uri):
-                yield self._job(entry, self._copy(entry))
-            elif entry.size <= self.session.limits.part:
-                yield self._job(entry, self._small(entry))
-            else:
-                ranges = self._ranges(entry)
-                for number in range(ranges.count):
-                    yield self._job(entry, ranges.read(number))
-
-    def end(self) -> None:
-        """Close what is open; remove what did not become whole."""
-        for ranges in self._open:
-            ranges.close()
-        if not self.ended:
-            self.target.discard()
-
-    async def _job(self, entry: Entry, job: Coroutine[Any, Any, bool]) -> None:
-        """Do one piece; after the last one of the item, publish it."""
-        try:
-            self.session.check()
-            if await job:
-                self._left -= 1
-                if not self._left:
-                    await threaded(self._publish)
-        except StorageError:
-            raise
-        except Exception as error:
-            raise self.session.failure(error, self._uri(entry)) from error
-        finally:
-            job.close()
-
-    async def _copy(self, entry: Entry) -> bool:
-        def moved(amount: int) -> None:
-            self.session.moved(self.item.name, amount)
-
-        size = await threaded(local.copy_file, entry.key, self.target.place(entry.path), moved, self.session.check)
-        if size != entry.size:
-            msg = f"the file changed from {entry.size} to {size} bytes while it was copied"
-            raise BrokenOffError(msg)
-        return True
-
-    async def _small(self, entry: Entry) -> bool:
-        place = self.target.place(entry.path)
-        async with self.session.memory.hold(entry.size):
-            if entry.size:
-                bucket = self.session.bucket(self.item.uri)
-                data = await read_whole(self.session, bucket, entry, self._uri(entry))
-            else:
-                data = memoryview(b"")
-            if entry.size <= _INLINE:
-                _write_new(place, data)
-            else:
-                await threaded(_write_new, place, data)
-        self.session.moved(self.item.name, entry.size)
-        return True
-
-    def _ranges(self, entry: Entry) -> Ranges:
-        try:
-            bucket = self.session.bucket(self.item.uri)
-            place = self.target.place(entry.path)
-            ranges = Ranges(self.session, bucket, entry, uri=self._uri(entry), place=place, name=self.item.name)
-        except OSError as error:
-            raise self.session.failure(error, self._uri(entry)) from error
-        self._open.append(ranges)
-        return ranges
-
-    def _uri(self, entry: Entry) -> str:
-        return uris.join(self.item.uri, entry.path) if entry.path else self.item.uri
-
-    def _publish(self) -> None:
-        self.target.publish()
-        self.ended = time.monotonic()
-
-
-def _jobs(works: Sequence[_Work]) -> Iterator[Coroutine[Any, Any, None]]:
+def _jobs(works: Sequence[Download]) -> Iterator[Coroutine[Any, Any, None]]:
     for work in works:
         yield from work.jobs()
-
-
-def _write_new(place: str, data: memoryview) -> None:
-    with open(place, "xb", buffering=0) as file:  # noqa: PTH123
-        while data:
-            data = data[file.write(data) or 0 :]

@@ -139,6 +139,8 @@ async def _tree(session: Session, uri: str, found: Sequence[ObjectMeta]) -> List
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
     for meta in found:
+        if f"{meta['path']}/" == prefix and meta["size"] == 0:
+            continue  # an object "folder/" that a console put for the artifact's own folder
         path = meta["path"].removeprefix(prefix)
         # obstore refuses such names already; what is written to disk does not rest on that alone.
         if not meta["path"].startswith(prefix) or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):

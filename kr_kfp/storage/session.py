@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import threading
@@ -31,19 +32,26 @@ _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 
 
 class Bucket:
-    """An open bucket.
+    """A bucket, opened when it is first used.
 
     Attributes:
-        store: obstore's store for requests that :meth:`Session.retrying` repeats.
-        patient: obstore's store for listings and uploads in parts, whose single requests only obstore can repeat.
         etags_are_md5: Whether an ETag of 32 hexadecimal digits is taken for the MD5 of the content. It is, but for
             stores that encrypt with keys of their own; the first object that contradicts, twice alike, tells.
     """
 
-    def __init__(self, store: Store, patient: Store) -> None:
-        self.store = store
-        self.patient = patient
+    def __init__(self, opener: Callable[..., Store]) -> None:
+        self._open = opener
         self.etags_are_md5 = True
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """Obstore's store for requests that :meth:`Session.retrying` repeats."""
+        return self._open(patient=False)
+
+    @functools.cached_property
+    def patient(self) -> Store:
+        """Obstore's store for listings and uploads in parts, whose single requests only obstore can repeat."""
+        return self._open(patient=True)
 
 
 class Budget:
@@ -121,16 +129,11 @@ class Session:
         self._secrets = [env.get(name, "") for name in (*secret_names(stores), *_SECRETS)]
 
     def bucket(self, uri: str) -> Bucket:
-        """Give the open bucket of a URI.
-
-        Raises:
-            StorageError: If it cannot be opened with what the settings say.
-        """
+        """Give the bucket of a URI. Its first use raises StorageError if it cannot be opened as the settings say."""
         location = uris.parse(uri)
         key = (choose(self._stores, uri), location.bucket)
         if key not in self._open:
-            opened = [open_store(*key, self.limits, self._env, patient=patient) for patient in (False, True)]
-            self._open[key] = Bucket(*opened)
+            self._open[key] = Bucket(functools.partial(open_store, *key, self.limits, self._env))
         return self._open[key]
 
     def expect(self, name: str, total: int) -> None:

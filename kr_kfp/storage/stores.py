@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import socket
-import ssl
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -90,9 +89,16 @@ def open_store(
         problems.append(Problem(where, "has one half of a key pair.", "name access key and secret key"))
     if problems:
         raise StorageError(problems)
+    from obstore.exceptions import BaseError
+
     client = _client(settings, limits, env, where)
     opener = _open_gs if settings.scheme == "gs" else _open_s3
-    return opener(settings, bucket, env, where, client=client, retry=_retry(limits, patient=patient))
+    try:
+        return opener(settings, bucket, env, where, client=client, retry=_retry(limits, patient=patient))
+    except (BaseError, ValueError) as error:
+        reason = f"{error}\n".partition("\n")[0].rstrip(".")
+        fix = "correct its settings: credentials, CA file, endpoint"
+        raise StorageError([Problem(where, f"cannot be opened: {reason}.", fix)]) from error
 
 
 def _missing_fix(settings: StoreSettings) -> str:
@@ -253,13 +259,10 @@ def _client(settings: StoreSettings, limits: Limits, env: Mapping[str, str], whe
     file = settings.ca_file or env.get("AWS_CA_BUNDLE") or env.get("SSL_CERT_FILE")
     if file:
         try:
-            pem = Path(file).read_bytes()
-            ssl.create_default_context(cadata=pem.decode("ascii", "ignore"))
-        except (OSError, ssl.SSLError) as problem:
-            reason = problem.strerror or str(problem)
-            text = f"the CA file {file} cannot be used: {reason}."
+            client["root_certificate"] = Path(file).read_bytes()
+        except OSError as problem:
+            text = f"the CA file {file} cannot be read: {problem.strerror}."
             raise StorageError([Problem(where, text, "name a file with certificates in PEM form")]) from problem
-        client["root_certificate"] = pem
     return client
 
 

@@ -1,30 +1,59 @@
-"""`python -m tests.cluster up|down`: a cluster that stays, for working by hand and for many runs of the tests."""
+"""`python -m tests.cluster test|up|down`: the cluster tier, and a cluster that stays, for working by hand."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 
+from tests.cluster import requirements
 from tests.cluster.build import locked
 from tests.cluster.cluster import Cluster, clear
-from tests.cluster.places import Places
+from tests.cluster.places import REPOSITORY, Places
 
 
 def main(arguments: list[str]) -> int:
-    """Start, find or stop the cluster; print how to reach it."""
+    """Do as told and give the exit code."""
     match arguments:
+        case ["test", *chosen]:
+            return _test(chosen)
         case ["up"]:
-            start = time.monotonic()
-            cluster = Cluster.running() or Cluster.start()
-            print(f"# {len(cluster.nodes)} nodes after {time.monotonic() - start:.1f} s")
-            print(f"export KUBECONFIG={cluster.places.kubeconfig} PATH={cluster.programs.bin}:$PATH")
+            return _up()
         case ["down"]:
             places = Places()
             with locked(places.lock):
                 clear(places)
+            return 0
         case _:
-            print("usage: python -m tests.cluster up|down", file=sys.stderr)
+            print("usage: python -m tests.cluster test [pytest's arguments]|up|down", file=sys.stderr)
             return 2
+
+
+def _test(chosen: list[str]) -> int:
+    """Run the tier in a process of its own, if there can be a cluster here.
+
+    Returns:
+        0 where there can be none and that is allowed: one line says why, since pytest would count every test skipped.
+    """
+    requirements.install()
+    why = requirements.reason()
+    if why:
+        print(f"The cluster tier is left out: {why}.", flush=True)
+        return 1 if requirements.required() else 0
+    command = [sys.executable, "-m", "pytest", "tests/cluster", *chosen]
+    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode
+
+
+def _up() -> int:
+    requirements.install()
+    why = requirements.reason()
+    if why:
+        print(why, file=sys.stderr)
+        return 1
+    start = time.monotonic()
+    cluster = Cluster.running() or Cluster.start()
+    print(f"# {len(cluster.nodes)} nodes after {time.monotonic() - start:.1f} s")
+    print(f"export KUBECONFIG={cluster.places.kubeconfig} PATH={cluster.programs.bin}:$PATH")
     return 0
 
 

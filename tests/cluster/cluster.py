@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import build, cgroups, images, network
+from tests.cluster import build, cgroups, network, store
 from tests.cluster.control_plane import NODES, ControlPlane
 from tests.cluster.evidence import FOLDER, keep_cluster_logs
 from tests.cluster.lws import Lws
@@ -31,7 +31,8 @@ class Cluster:
     places: Places
     programs: build.Programs
     corner: Namespaces
-    store: Path
+    images: Path
+    """A containerd root folder with all images."""
     nodes: dict[str, Node] = field(default_factory=dict)
 
     @classmethod
@@ -39,23 +40,23 @@ class Cluster:
         """Start a cluster with these nodes, all of them ready, and LeaderWorkerSet; build what is missing first."""
         places = places or Places()
         programs = build.programs()
-        store = images.store(programs)
+        images = store.store(programs)
         with build.locked(places.lock):
             clear(places)
             try:
-                return cls._start(places, programs, store, tuple(specs))
+                return cls._start(places, programs, images, tuple(specs))
             except BaseException:
                 keep_cluster_logs(places, FOLDER / time.strftime("start-%Y%m%d-%H%M%S"))
                 clear(places)
                 raise
 
     @classmethod
-    def _start(cls, places: Places, programs: build.Programs, store: Path, specs: tuple[NodeSpec, ...]) -> Cluster:
+    def _start(cls, places: Places, programs: build.Programs, images: Path, specs: tuple[NodeSpec, ...]) -> Cluster:
         places.state.mkdir(parents=True, mode=0o755)
         cgroups.create(places.cgroup)
         corner = Namespaces.create(pause=programs.bin / "pause", logs=places.logs, cgroup=places.cgroup)
         corner.holder.record(places.state / "holder.pid")
-        cluster = cls(places=places, programs=programs, corner=corner, store=store)
+        cluster = cls(places=places, programs=programs, corner=corner, images=images)
         cluster._hide_writes()
         network.connect(places, corner)
         plane = cluster.plane
@@ -75,7 +76,7 @@ class Cluster:
             lws.result()
         for name in cluster.nodes:
             wait_for(f"readiness of {name}", lambda name=name: cluster._ready(name), hint=f"See {places.logs}.")  # type: ignore[misc]
-        (places.state / "ready").write_text(str(store), encoding="utf-8")
+        (places.state / "ready").write_text(str(images), encoding="utf-8")
         return cluster
 
     @classmethod
@@ -86,15 +87,20 @@ class Cluster:
         if holder is None or not ready.exists():
             return None
         programs = build.programs()
-        store = images.store(programs)
-        if ready.read_text(encoding="utf-8") != str(store):
+        images = store.place(programs)
+        if ready.read_text(encoding="utf-8") != str(images):
             return None
         corner = Namespaces(holder=holder, logs=places.logs)
-        cluster = cls(places=places, programs=programs, corner=corner, store=store)
+        cluster = cls(places=places, programs=programs, corner=corner, images=images)
         for path in sorted(places.state.glob("node-*/spec.json")):
             spec = NodeSpec(**json.loads(path.read_text(encoding="utf-8")))
             cluster.nodes[spec.name] = cluster._node(spec)
         return cluster
+
+    @classmethod
+    def exists(cls, *, places: Places | None = None) -> bool:
+        """Say whether a cluster of this number runs, of whatever state."""
+        return Process.read((places or Places()).state / "holder.pid") is not None
 
     @property
     def plane(self) -> ControlPlane:
@@ -133,7 +139,7 @@ class Cluster:
         return self.plane.kubectl(*arguments, text=text)
 
     def _node(self, spec: NodeSpec) -> Node:
-        return Node(spec=spec, places=self.places, bin=self.programs.bin, corner=self.corner, images=self.store)
+        return Node(spec=spec, places=self.places, bin=self.programs.bin, corner=self.corner, images=self.images)
 
     def _prepare_node(self, spec: NodeSpec) -> Node:
         node = self._node(spec)

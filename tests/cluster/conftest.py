@@ -45,9 +45,12 @@ def _unavailable() -> str:
 
 
 def _start() -> tuple[Cluster, bool]:
-    """Find the cluster that runs (`make cluster-up`), which then stays, or start one for this session."""
-    running = Cluster.running()
-    return (running, True) if running else (Cluster.start(), False)
+    """Find the cluster that runs (`make cluster-up`), which then stays, or start one for this session.
+
+    One that runs with images of older sources is started anew, and stays too.
+    """
+    stays = Cluster.exists()
+    return (Cluster.running() or Cluster.start(), stays)
 
 
 @pytest.fixture(scope="session")

@@ -1,56 +1,45 @@
-"""Container images without a registry: made here, laid out once in a containerd folder, shared by all nodes.
+"""Container images without a registry, made from the project's own Dockerfile.
 
-buildah (from Debian) executes Dockerfiles; a Debian base made with mmdebstrap stands in for the public base image.
-Each image's name in the cache is the digest of all that it is made of, and so is that of the folder with all of them.
+buildah (from Debian) executes it, with its layers kept between runs, so that a change of kr_kfp alone costs seconds. A
+Debian base made with mmdebstrap stands in for the public base image: `--build-arg BASE` is all that differs. Each
+image's name in the cache is the digest of all that it is made of.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import cgroups
-from tests.cluster.build import Programs, locked
-from tests.cluster.build import digest as programs_digest
-from tests.cluster.namespaces import Namespaces
-from tests.cluster.node import PAUSE_IMAGE
-from tests.cluster.places import SOURCE, cache_root, digest_of
-from tests.cluster.processes import wait_for
+from tests.cluster.build import Programs
+from tests.cluster.places import REPOSITORY, SOURCE, cache_root, digest_of
+
+PAUSE_IMAGE = "kr-kfp.test/pause:1"
+"""The image of pods' sandboxes. Images are never pulled, so their host exists nowhere."""
 
 PYTHON_IMAGE = "kr-kfp.test/python:3.11"
 """Debian with Python and nothing of kr_kfp's: the stand-in for a public python image."""
 
+LAUNCHER_IMAGE = "kr-kfp.test/launcher:1"
+"""The Dockerfile's target `launcher`."""
+
+TRAIN_IMAGE = "kr-kfp.test/train:1"
+"""The Dockerfile's target `train`."""
+
 _DEBIAN = "bookworm"
-_PACKAGES = ("ca-certificates", "python3", "python3-pip", "python3-venv")
+_PACKAGES = ("ca-certificates", "passwd", "python3", "python3-pip", "python3-venv")
 
+_COPIED = ("docker", "kr_kfp", "components", "pipelines", "pyproject.toml", "README.md", "LICENSE")
+"""What the Dockerfile copies (.dockerignore lets nothing else in)."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """An image that can be built: a Dockerfile with its context, or a root file system."""
-
-    name: str
-    digest: str
-    """Of everything that decides its content."""
-
-    @property
-    def archive(self) -> Path:
-        """The image as a file, once it is built."""
-        return cache_root() / f"image-{self.digest}.tar"
-
-
-def python_image() -> Image:
-    """Describe the base image."""
-    return Image(name=PYTHON_IMAGE, digest=digest_of("python", _DEBIAN, *_PACKAGES, _PYTHON_DOCKERFILE))
-
-
-def pause_image() -> Image:
-    """Describe the image of pods' sandboxes."""
-    return Image(name=PAUSE_IMAGE, digest=digest_of("pause", SOURCE / "pause.c", _PAUSE_DOCKERFILE))
-
+_LAYERS = 80
+"""Kept layers beyond which all are dropped and made anew."""
 
 _PAUSE_DOCKERFILE = """\
 FROM scratch
@@ -67,88 +56,146 @@ CMD ["python3"]
 """
 
 
-def store(programs: Programs) -> Path:
-    """Give a containerd root folder that holds all images: built, if it is not in the cache.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image that can be built."""
+
+    name: str
+    digest: str
+    """Of everything that decides its content."""
+
+    @property
+    def archive(self) -> Path:
+        """The image as a file, once it is built."""
+        return cache_root() / f"image-{self.digest}.tar"
+
+
+def all_images() -> tuple[Image, ...]:
+    """Describe the images that every node has."""
+    pause = Image(name=PAUSE_IMAGE, digest=digest_of("pause", SOURCE / "pause.c", _PAUSE_DOCKERFILE))
+    python = Image(name=PYTHON_IMAGE, digest=digest_of("python", _DEBIAN, *_PACKAGES, _PYTHON_DOCKERFILE))
+    sources = digest_of(python.digest, REPOSITORY / "Dockerfile", REPOSITORY / ".dockerignore", *_sources())
+    own = [Image(name=name, digest=digest_of(name, sources)) for name in (LAUNCHER_IMAGE, TRAIN_IMAGE)]
+    return (pause, python, *own)
+
+
+def _sources() -> Iterator[str | Path]:
+    """List names and files of what the Dockerfile copies."""
+    for name in _COPIED:
+        top = REPOSITORY / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield str(path.relative_to(REPOSITORY))
+                yield path
+
+
+def build(programs: Programs) -> tuple[Image, ...]:
+    """Build the images that are not in the cache, and give all.
 
     Raises:
         RuntimeError: A build failed; with its output.
     """
-    images = (pause_image(), python_image())
-    final = cache_root() / f"store-{digest_of(programs_digest(), *(image.digest for image in images))}"
-    with locked(cache_root() / "images.lock"):
-        if not final.is_dir():
-            _build_pause(pause_image(), programs)
-            _build_python(python_image())
-            with tempfile.TemporaryDirectory(dir=cache_root(), prefix="storing-") as scratch:
-                _import(images, programs, Path(scratch))
-                (Path(scratch) / "root").rename(final)
-    return final
+    images = all_images()
+    for image in images:
+        if not image.archive.exists():
+            start = time.monotonic()
+            match image.name:
+                case name if name == PAUSE_IMAGE:
+                    _build_pause(image, programs)
+                case name if name == PYTHON_IMAGE:
+                    _build_python(image)
+                case name:
+                    base = next(other for other in images if other.name == PYTHON_IMAGE)
+                    _build_own(image, base, target=name.rpartition("/")[2].partition(":")[0])
+            print(f"built image {image.name} in {time.monotonic() - start:.0f} s", flush=True)
+    return images
 
 
 def _build_pause(image: Image, programs: Programs) -> None:
-    with tempfile.TemporaryDirectory() as context:
+    with tempfile.TemporaryDirectory() as context, _buildah() as buildah:
         shutil.copy(programs.bin / "pause", context)
-        build(image, _PAUSE_DOCKERFILE, Path(context))
+        buildah.build(image, Path(context), dockerfile=_PAUSE_DOCKERFILE)
 
 
 def _build_python(image: Image) -> None:
-    if image.archive.exists():
-        return
-    with tempfile.TemporaryDirectory() as context:
+    with tempfile.TemporaryDirectory(dir=cache_root(), prefix="debian-") as context, _buildah() as buildah:
         packages = f"--include={','.join(_PACKAGES)}"
-        # Documentation and package lists take a third of the space and no part in any test.
+        # Documentation and translations take a third of the space and no part in any test.
         lean = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
         _run(["mmdebstrap", "--quiet", "--variant=minbase", packages, *lean, _DEBIAN, f"{context}/root.tar"])
-        build(image, _PYTHON_DOCKERFILE, Path(context))
+        buildah.build(image, Path(context), dockerfile=_PYTHON_DOCKERFILE)
 
 
-def build(image: Image, dockerfile: str, context: Path) -> None:
-    """Execute a Dockerfile and keep the image in the cache, unless it is there."""
-    if image.archive.exists():
-        return
-    start = time.monotonic()
-    partial = image.archive.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
+def _build_own(image: Image, base: Image, *, target: str) -> None:
+    with _buildah() as buildah:
+        buildah.ensure(base)
+        options = [f"--target={target}", f"--build-arg=BASE={base.name}"]
+        buildah.build(image, REPOSITORY, options=[*options, *buildah.trust()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buildah:
+    """buildah with a storage of its own in the cache."""
+
+    storage: Path
+    scratch: Path
+
+    def run(self, *arguments: str) -> str:
+        """Run a command of buildah; the mounts that it leaves when it fails end with it."""
+        where = [f"--root={self.storage}", f"--runroot={self.scratch / 'run'}", "--storage-driver=overlay"]
+        return _run(["unshare", "--mount", "buildah", *where, *arguments])
+
+    def build(self, image: Image, context: Path, *, dockerfile: str = "", options: list[str] | None = None) -> None:
+        """Execute a Dockerfile, the context's own or the given text, and keep the image in the cache."""
+        file = context / "Dockerfile"
+        if dockerfile:
+            file = self.scratch / "Dockerfile"
+            file.write_text(dockerfile, encoding="utf-8")
+        # Without a container engine's privileges: a chroot, which needs nothing but root.
+        how = ["--isolation=chroot", "--layers", "--quiet", f"--file={file}", f"--tag={image.name}", *(options or [])]
+        self.run("build", *how, str(context))
+        partial = image.archive.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        self.run("push", "--quiet", "--disable-compression", image.name, f"oci-archive:{partial}:{image.name}")
+        partial.rename(image.archive)
+
+    def ensure(self, image: Image) -> None:
+        """Load an image from the cache, unless this very one is loaded."""
+        mark = self.storage / "loaded"
+        known = mark.read_text(encoding="utf-8").split() if mark.exists() else []
+        if image.digest not in known:
+            self.run("pull", "--quiet", f"oci-archive:{image.archive}")
+            mark.write_text("\n".join([*known, image.digest]), encoding="utf-8")
+
+    def trust(self) -> list[str]:
+        """Give options with which pip in a build reaches the index as it does on this machine.
+
+        The base image trusts public authorities only and knows no settings of this machine; nothing of it stays in the
+        image, as would a line in the Dockerfile.
+        """
+        settings = self.scratch / "pip.conf"
+        lines = ["[global]", "cert = /etc/ssl/certs/ca-certificates.crt"]
+        for name in ("index-url", "extra-index-url"):
+            value = os.environ.get(f"PIP_{name.upper().replace('-', '_')}")
+            lines += [f"{name} = {value}"] if value else []
+        settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return [f"--volume={settings}:/etc/pip.conf:ro", "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"]
+
+
+@contextmanager
+def _buildah() -> Iterator[_Buildah]:
+    """Give buildah; afterwards drop its layers if there are too many."""
+    storage = cache_root() / "layers"
     with tempfile.TemporaryDirectory(dir=cache_root(), prefix="buildah-") as scratch:
-        file = Path(scratch) / "Dockerfile"
-        file.write_text(dockerfile, encoding="utf-8")
-        where = [f"--root={scratch}/root", f"--runroot={scratch}/run", "--storage-driver=overlay"]
-        options = ["--isolation=chroot", "--quiet", f"--file={file}", f"--tag={image.name}"]
-        _run(["buildah", *where, "build", *options, str(context)])
-        _run(["buildah", *where, "push", "--quiet", image.name, f"oci-archive:{partial}:{image.name}"])
-        _run(["buildah", *where, "rmi", "--all"])
-    partial.rename(image.archive)
-    print(f"built image {image.name} in {time.monotonic() - start:.0f} s", flush=True)
+        buildah = _Buildah(storage=storage, scratch=Path(scratch))
+        yield buildah
+        if len(buildah.run("images", "--all", "--noheading").splitlines()) > _LAYERS:
+            shutil.rmtree(storage)
 
 
-def _import(images: tuple[Image, ...], programs: Programs, folder: Path) -> None:
-    """Unpack images with a containerd that lives just for that."""
-    cgroup = f"kr-kfp-images-{folder.name}"
-    cgroups.create(cgroup)
-    config = folder / "containerd.toml"
-    config.write_text(
-        f'version = 3\nroot = "{folder}/root"\nstate = "{folder}/state"\n'
-        'disabled_plugins = ["io.containerd.nri.v1.nri"]\n'
-        f'[grpc]\naddress = "{folder}/socket"\n'
-        f'[plugins."io.containerd.internal.v1.opt"]\npath = "{folder}/opt"\n',
-        encoding="utf-8",
-    )
-    corner = Namespaces.create(pause=programs.bin / "pause", logs=folder, cgroup=cgroup)
-    try:
-        corner.run("mount", "-t", "tmpfs", "tmpfs", "/run")
-        daemon = corner.start("containerd", [programs.bin / "containerd", "--config", config])
-        wait_for("containerd for images", (folder / "socket").exists, seconds=30)
-        for image in images:
-            ctr = [str(programs.bin / "ctr"), f"--address={folder}/socket", "--namespace=k8s.io", "images", "import"]
-            corner.run(*ctr, "--local", image.archive)
-        daemon.end()
-    finally:
-        corner.end()
-        cgroups.clear(cgroup)
-
-
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         msg = f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
         raise RuntimeError(msg)
+    return done.stdout

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.cluster import cgroups, network
+from tests.cluster.images import PAUSE_IMAGE
 from tests.cluster.namespaces import Namespaces
 from tests.cluster.places import Places
 from tests.cluster.processes import Process, wait_for
-
-PAUSE_IMAGE = "kr-kfp.test/pause:1"
-"""The image of pods' sandboxes: never pulled, so its host exists nowhere."""
+from tests.cluster.store import link_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ class Node:
     def prepare(self) -> None:
         """Write the node's files; its images are links to the common ones, so this takes no space."""
         self.folder.mkdir(parents=True)
-        _link_tree(self.images, self.folder / "containerd")
+        link_tree(self.images, self.folder / "containerd")
         (self.folder / "spec.json").write_text(json.dumps(asdict(self.spec)), encoding="utf-8")
         (self.folder / "containerd.toml").write_text(self._containerd(), encoding="utf-8")
         (self.folder / "kubelet.json").write_text(json.dumps(self._kubelet(), indent=1), encoding="utf-8")
@@ -203,12 +201,3 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   SystemdCgroup = false
   BinaryName = "{self.bin}/runc"
 """
-
-
-def _link_tree(source: Path, target: Path) -> None:
-    """Copy a folder by links to its files; databases, which are written in place, become files of their own."""
-    subprocess.run(["cp", "--archive", "--link", source, target], check=True)
-    for database in target.glob("*/*.db"):
-        copy = database.with_suffix(".copy")
-        subprocess.run(["cp", "--archive", database, copy], check=True)
-        copy.rename(database)

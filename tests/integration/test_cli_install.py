@@ -166,6 +166,7 @@ def test_wrong_use(server: AdminServer) -> None:
         "Error: --profile names a namespace: leave --namespace out, or --profile",
     )
     assert str(invoke("install", "--cluster", "x").exception).startswith("cluster='x' is none of")
+    assert str(invoke("install", "--cluster", "local").exception).startswith("the local cluster needs no rights")
     assert server.requests == []
 
 

@@ -83,7 +83,7 @@ def env_of(server: KubeServer, name: str = "launcher") -> dict[str, str]:
 
 
 def launcher(**labels: str) -> dict[str, object]:
-    return {"metadata": {"name": "launcher", "uid": "l1", "labels": labels}}
+    return {"metadata": {"name": "launcher", "uid": "l1", "labels": labels}, "spec": {}}
 
 
 def test_from_a_kfp_pod(server: KubeServer, account: Path) -> None:

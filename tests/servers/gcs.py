@@ -23,7 +23,7 @@ from tests.servers import build, process
 __all__ = ["GcsServer", "run_gcs"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GcsServer:
     """A running server.
 
@@ -40,6 +40,9 @@ class GcsServer:
     reader: str
     token: str
     expired_token: str
+
+    def __repr__(self) -> str:
+        return f"<GCS server at {self.endpoint}>"
 
     def make_bucket(self, prefix: str = "bucket") -> str:
         """Make a new, empty bucket and give its name."""

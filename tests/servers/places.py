@@ -23,7 +23,7 @@ __all__ = ["Done", "Place", "file_place", "gcs_place", "move", "s3_place"]
 _ACCESS, _SECRET, _TOKEN, _JSON = "TEST_ACCESS_KEY", "TEST_SECRET_KEY", "TEST_SESSION_TOKEN", "TEST_GCS_JSON"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Place:
     """Where data lie.
 
@@ -36,6 +36,9 @@ class Place:
     uri: str
     stores: tuple[StoreSettings, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.uri}>"
 
     @property
     def secrets(self) -> list[str]:

@@ -33,7 +33,7 @@ class User:
     secret_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class S3Server:
     """A running server.
 
@@ -52,6 +52,9 @@ class S3Server:
     reader: User
     stranger: User
     folder: Path
+
+    def __repr__(self) -> str:
+        return f"<S3 server at {self.endpoint}>"
 
     def make_bucket(self, prefix: str = "bucket") -> str:
         """Make a new, empty bucket and give its name."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kr_kfp.cluster.api import Event
-from kr_kfp.errors import ConflictError
+from kr_kfp.errors import ConflictError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.runtime.group import HeldError, StoppedError
 from kr_kfp.runtime.launcher import IMAGE_GRACE, Launcher, Report
@@ -20,7 +21,7 @@ from kr_kfp.spec.observe import pod_index
 from kr_kfp.spec.outcome import PEER_GRACE, SETTLE
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.testing import FakeClock, FakeCluster
-from kr_kfp.wire import UPLOADING, ErrorInfo, Outcome
+from kr_kfp.wire import UPLOADING, ErrorInfo, Outcome, outcome_line
 
 STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=60.0)
 LAUNCH = Launch(name="train-x", run="r1", task="train", identity="r1/train", holder="fake-launcher", payload=("p",))
@@ -78,6 +79,33 @@ def test_success_gives_the_leaders_outputs_and_deletes() -> None:
     assert rig.cluster.groups == {}
     assert rig.cluster.pods == {}
     assert "all 2 hosts ended well after 0.0 s (attempt 0)" in rig.said
+
+
+def test_an_outcome_that_is_printed_late_is_read_again() -> None:
+    """The second start shows before its line is in the log: it is read again soon, and once only when it is there."""
+    rig = Rig()
+    line: list[bytes] = []
+    read: list[str] = []
+
+    def read_log(pod: dict[str, Any], *, previous: bool = False, tail_bytes: int | None = None) -> bytes:
+        read.append(pod["metadata"]["name"])
+        if len(read) == 2:
+            raise UnavailableError("the node does not answer")
+        return line[0] if len(read) > 2 else b""
+
+    def end_leader() -> None:
+        big = {"executorOutput": {"parameterValues": {"Output": "x" * 5000}}, "parameters": {}}
+        outcome = Outcome(kind="ok", host=0, started=rig.clock.now(), ended=rig.clock.now(), outputs=big)
+        rig.cluster.end_host(outcome)
+        line.append((outcome_line(outcome) + "\n").encode())
+
+    rig.cluster.read_log = read_log  # type: ignore[method-assign]
+    rig.clock.after(5.0, end_leader)
+    rig.clock.after(60.0, rig.ok(1))
+    report = run(rig)
+    assert report.ok
+    assert report.outputs["executorOutput"]["parameterValues"] == {"Output": "x" * 5000}
+    assert read == ["train-x-0"] * 3
 
 
 def test_large_outcome_is_read_from_the_holding_container() -> None:
