@@ -17,7 +17,7 @@ from kr_kfp.cluster import kube_lease
 from kr_kfp.cluster.api import Manifest, Ports, Sink, Watch
 from kr_kfp.cluster.kube_access import check_rights, check_served
 from kr_kfp.cluster.kube_group import CONFIG_MAPS, GROUPS, PODS, GroupWatch
-from kr_kfp.cluster.kube_http import Api, Resource
+from kr_kfp.cluster.kube_http import Api, Login, Resource
 from kr_kfp.cluster.kube_lease import Lease
 from kr_kfp.cluster.kube_log import LogReader
 from kr_kfp.cluster.kube_login import ACCOUNT, from_kubeconfig, from_pod
@@ -29,7 +29,7 @@ from kr_kfp.spec.leaderworkerset import LABEL
 from kr_kfp.spec.observe import unix
 from kr_kfp.spec.pod import CONTAINER
 
-__all__ = ["RUN_ID", "KubeCluster", "connect"]
+__all__ = ["RUN_ID", "KubeCluster", "connect", "log_in"]
 
 RUN_ID = "pipeline/runid"
 """Label of every pod of a KFP run (kubeflow/pipelines ``backend/src/apiserver/common/const.go``)."""
@@ -53,17 +53,31 @@ def connect(
         SetupError: If that cluster cannot be used from here; says what to do.
         ClusterError: If this pod cannot be read.
     """
+    api = Api(log_in(name, env, account), warn=warn)
+    return KubeCluster(api, pod=_own_pod(api, env["KFP_POD_NAME"]) if name is None else None)
+
+
+def log_in(name: str | None, env: Mapping[str, str], account: Path = ACCOUNT) -> Login:
+    """Log in to a cluster, as :func:`connect` does.
+
+    Raises:
+        SetupError: If that cluster cannot be used from here; says what to do.
+    """
     if name is None:
+<<<<<<< HEAD
+        return from_pod(env, account)
+=======
         login = from_pod(env, account)
         pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
         user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
         return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
+>>>>>>> a8c7be032462b4c9f058059ec592a174da0c1446
     if name == "kubeconfig" or name.startswith("kubeconfig:"):
-        return KubeCluster(Api(from_kubeconfig(name, env), warn=warn))
+        return from_kubeconfig(name, env)
     if name.startswith("gke:"):
         from kr_kfp.cluster.kube_gke import connect_gke
 
-        return KubeCluster(Api(connect_gke(name, env), warn=warn))
+        return connect_gke(name, env)
     msg = f"cluster={name!r} is none of local, kubeconfig, kubeconfig:<context>, gke:<project>/<location>/<name>"
     raise SetupError(msg)
 

@@ -17,7 +17,7 @@ from kr_kfp.spec.pathways import WORKER, worker_pod
 from kr_kfp.spec.pod import CONTAINER, training_pod
 from kr_kfp.spec.step import StepSpec
 
-__all__ = ["API_VERSION", "KIND", "LABEL", "attempt_of", "build", "restart_patch", "stop_patch"]
+__all__ = ["API_VERSION", "KIND", "LABEL", "NODE_POOL", "attempt_of", "build", "restart_patch", "stop_patch"]
 
 Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ KIND = "LeaderWorkerSet"
 LABEL = "leaderworkerset.sigs.k8s.io"
 """Prefix of all labels and annotations of LWS (lws api/leaderworkerset/v1/leaderworkerset_types.go)."""
 
-_NODE_POOL = "cloud.google.com/gke-nodepool"
+NODE_POOL = "cloud.google.com/gke-nodepool"
 
 
 def build(step: StepSpec, launch: Launch) -> Json:
@@ -44,7 +44,7 @@ def build(step: StepSpec, launch: Launch) -> Json:
     in_subgroups = step.hosts_per_slice > 1 and (step.slices > 1 or single)
     if step.shape and step.shape.kind == "tpu" and step.hosts_per_slice > 1:
         prefix = "subgroup-exclusive-topology" if in_subgroups else "exclusive-topology"
-        annotations[f"{LABEL}/{prefix}"] = _NODE_POOL
+        annotations[f"{LABEL}/{prefix}"] = NODE_POOL
     group: Json = {"size": step.pods, "restartPolicy": "None", "workerTemplate": template}
     if single:
         group["leaderTemplate"] = template
