@@ -53,8 +53,12 @@ def connect(
         SetupError: If that cluster cannot be used from here; says what to do.
         ClusterError: If this pod cannot be read.
     """
-    api = Api(log_in(name, env, account), warn=warn)
-    return KubeCluster(api, pod=_own_pod(api, env["KFP_POD_NAME"]) if name is None else None)
+    login = log_in(name, env, account)
+    if name is not None:
+        return KubeCluster(Api(login, warn=warn))
+    pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
+    user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
+    return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
 
 
 def log_in(name: str | None, env: Mapping[str, str], account: Path = ACCOUNT) -> Login:
@@ -64,14 +68,7 @@ def log_in(name: str | None, env: Mapping[str, str], account: Path = ACCOUNT) ->
         SetupError: If that cluster cannot be used from here; says what to do.
     """
     if name is None:
-<<<<<<< HEAD
         return from_pod(env, account)
-=======
-        login = from_pod(env, account)
-        pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
-        user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
-        return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
->>>>>>> a8c7be032462b4c9f058059ec592a174da0c1446
     if name == "kubeconfig" or name.startswith("kubeconfig:"):
         return from_kubeconfig(name, env)
     if name.startswith("gke:"):
