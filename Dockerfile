@@ -11,7 +11,7 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS base
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
     PYTHONUNBUFFERED=1
-RUN useradd --uid 65532 --create-home kr-kfp
+RUN groupadd --gid 65532 kr-kfp && useradd --uid 65532 --gid 65532 --create-home kr-kfp
 WORKDIR /home/kr-kfp
 
 FROM base AS build
@@ -44,6 +44,7 @@ RUN /opt/build/bin/python -m pip install --quiet --no-deps --no-build-isolation 
  && rm -rf /opt/kr-kfp/bin
 
 FROM base AS train
+ENV KERAS_BACKEND=jax
 COPY --from=train-venv /opt/venv /opt/venv
 COPY --from=kr-kfp /opt/kr-kfp /opt/kr-kfp
 USER 65532:65532
