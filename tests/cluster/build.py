@@ -1,8 +1,8 @@
 """Builds the cluster's programs from Go modules: no release download, no registry.
 
 Every module is pinned by a `go.mod` under `go/` and checked against its `go.sum`; the result lies in the cache under
-the digest of those files and of the commands, so that a change of either builds anew, and only then. A build goes to a
-folder of its own that gets its name when it is complete: what has the name is whole.
+the digest of those files and of the commands, so that a change of either builds that module anew, and only then. A
+build goes to a folder of its own that gets its name when it is complete: what has the name is whole.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ MODULES = (
         },
     ),
     Module(folder="runc", cgo=True, tags="seccomp", programs={"runc": "github.com/opencontainers/runc"}),
+    Module(folder="kfp", programs={"kfp-shape": "."}),
     Module(folder="coredns", programs={"coredns": "github.com/coredns/coredns"}),
 )
 
@@ -86,13 +88,6 @@ class Programs:
     lws_manifests: Path
 
 
-def digest() -> str:
-    """Digest everything that decides what is built."""
-    pins = [path for module in MODULES for path in sorted((SOURCE / "go" / module.folder).iterdir())]
-    commands = [" ".join(m.command(p, Path(n))) + str(m.cgo) for m in MODULES for n, p in m.programs.items()]
-    return digest_of(*commands, *_PAUSE, SOURCE / "pause.c", *pins)
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a file's lock: whoever else builds or starts the same thing waits, then finds it done."""
@@ -105,48 +100,82 @@ def locked(path: Path) -> Iterator[None]:
 def programs() -> Programs:
     """Give the cluster's programs: built, if they are not in the cache (about 7 minutes on 2 processors).
 
+    Each module is kept by its own digest, so that a change of one builds that one; all of them are links in one folder.
+
     Raises:
         RuntimeError: A build failed, or a program in the cache is not what was built.
     """
     root = cache_root()
-    final = root / f"programs-{digest()}"
     with locked(root / "build.lock"):
+        parts = [_module(root, module) for module in MODULES]
+        parts.append(_kept(root / f"built-pause-{digest_of(*_PAUSE, SOURCE / 'pause.c')}", _build_pause))
+        final = root / f"programs-{digest_of(*(part.name for part in parts))}"
         if not final.is_dir():
-            with tempfile.TemporaryDirectory(dir=root, prefix="building-") as scratch:
-                _build(Path(scratch))
-                Path(scratch).rename(final)
-                Path(scratch).mkdir()  # for TemporaryDirectory to remove
-        _check(final)
+            with _unfinished(final) as folder:
+                for part in parts:
+                    shutil.copytree(part, folder, copy_function=os.link, dirs_exist_ok=True)
+                kustomize = [str(folder / "bin" / "kubectl"), "kustomize", "lws-config/default"]
+                (folder / "lws.yaml").write_text(_run(kustomize, cwd=folder, env={}), encoding="utf-8")
+        for part in parts:
+            _check(part, final)
     return Programs(bin=final / "bin", lws_manifests=final / "lws.yaml")
 
 
-def _build(folder: Path) -> None:
-    (folder / "bin").mkdir()
-    for module in MODULES:
-        source = SOURCE / "go" / module.folder
-        # -mod=readonly: a missing or different checksum in go.sum is an error, never an update.
-        env = {"CGO_ENABLED": str(int(module.cgo)), "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"}
-        for name, package in module.programs.items():
-            start = time.monotonic()
-            _run(module.command(package, folder / "bin" / name), cwd=source, env=env)
-            print(f"built {name} in {time.monotonic() - start:.0f} s", flush=True)
-        if module.folder == "lws":
-            where = _run(["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/lws"], cwd=source, env=env).strip()
-            manifests = _run(
-                [str(folder / "bin" / "kubectl"), "kustomize", f"{where}/config/default"], cwd=folder, env={}
-            )
-            (folder / "lws.yaml").write_text(manifests, encoding="utf-8")
+def _module(root: Path, module: Module) -> Path:
+    """Give the folder of one module's programs, built if need be."""
+    pins = sorted(path for path in (SOURCE / "go" / module.folder).iterdir() if path.is_file())
+    commands = [" ".join(module.command(package, Path(name))) for name, package in module.programs.items()]
+    digest = digest_of(*commands, str(module.cgo), *pins)
+    return _kept(root / f"built-{module.folder}-{digest}", lambda folder: _build(module, folder))
+
+
+def _kept(final: Path, build: Callable[[Path], None]) -> Path:
+    """Build into a folder that gets its name, and checksums of its programs, when it is complete."""
+    if not final.is_dir():
+        with _unfinished(final) as folder:
+            (folder / "bin").mkdir()
+            build(folder)
+            sums = {path.name: _sha256(path) for path in sorted((folder / "bin").iterdir())}
+            (folder / f"{final.name}.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
+    return final
+
+
+@contextmanager
+def _unfinished(final: Path) -> Iterator[Path]:
+    """Give a new folder that becomes `final` if all goes well, and is removed otherwise."""
+    with tempfile.TemporaryDirectory(dir=final.parent, prefix="building-") as scratch:
+        folder = Path(scratch) / "new"
+        folder.mkdir()
+        yield folder
+        folder.rename(final)
+
+
+def _build(module: Module, folder: Path) -> None:
+    source = SOURCE / "go" / module.folder
+    # -mod=readonly: a missing or different checksum in go.sum is an error, never an update.
+    flags = {"GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local", "CGO_ENABLED": str(int(module.cgo))}
+    for name, package in module.programs.items():
+        start = time.monotonic()
+        _run(module.command(package, folder / "bin" / name), cwd=source, env=flags)
+        print(f"built {name} in {time.monotonic() - start:.0f} s", flush=True)
+    if module.folder == "lws":
+        where = _run(["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/lws"], cwd=source, env=flags).strip()
+        # Modules lie read-only in Go's cache; copies of them have to be removable.
+        shutil.copytree(Path(where) / "config", folder / "lws-config", copy_function=shutil.copyfile)
+        for path in (folder / "lws-config", *(folder / "lws-config").rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _build_pause(folder: Path) -> None:
     _run([*_PAUSE, "-o", str(folder / "bin" / "pause"), str(SOURCE / "pause.c")], cwd=folder, env={})
-    sums = {path.name: _sha256(path) for path in sorted((folder / "bin").iterdir())}
-    (folder / "sha256.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
 
 
-def _check(folder: Path) -> None:
-    """Compare the programs with the checksums taken when they were built (0.5 s for 500 MB)."""
-    expected: dict[str, str] = json.loads((folder / "sha256.json").read_text(encoding="utf-8"))
-    wrong = sorted(name for name, sum_ in expected.items() if _sha256(folder / "bin" / name) != sum_)
+def _check(part: Path, final: Path) -> None:
+    """Compare programs with the checksums taken when they were built (0.5 s for all of the 500 MB)."""
+    expected: dict[str, str] = json.loads((part / f"{part.name}.json").read_text(encoding="utf-8"))
+    wrong = sorted(name for name, sum_ in expected.items() if _sha256(final / "bin" / name) != sum_)
     if wrong:
-        msg = f"{folder}: {', '.join(wrong)} changed after the build. Remove the folder to build anew."
+        msg = f"{final}: {', '.join(wrong)} changed after the build. Remove {part} and that folder to build anew."
         raise RuntimeError(msg)
 
 

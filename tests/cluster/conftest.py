@@ -12,6 +12,7 @@ import pytest
 from tests.cluster import requirements
 from tests.cluster.cluster import Cluster
 from tests.cluster.evidence import keep
+from tests.cluster.kfp_run import KfpRun, install_workflows
 from tests.cluster.rest import Rest
 from tests.cluster.space import Space
 from tests.cluster.spare import Spare
@@ -94,3 +95,15 @@ def spare(cluster: Cluster) -> Iterator[Spare]:
         yield added
     finally:
         added.remove()
+
+
+@pytest.fixture(scope="session")
+def workflows(admin: Rest) -> None:
+    """Define Argo's Workflows in the cluster."""
+    install_workflows(admin)
+
+
+@pytest.fixture
+def kfp_run(space: Space, workflows: None) -> KfpRun:
+    """Give a new KFP run in the test's namespace."""
+    return KfpRun.create(space)

@@ -32,6 +32,9 @@ LAUNCHER_IMAGE = "kr-kfp.test/launcher:1"
 TRAIN_IMAGE = "kr-kfp.test/train:1"
 """The Dockerfile's target `train`."""
 
+KFP_IMAGE = "kr-kfp.test/kfp:1"
+"""The programs that stand in for Argo's and KFP's own (go/kfp)."""
+
 _DEBIAN = "bookworm"
 _PACKAGES = ("ca-certificates", "passwd", "python3", "python3-pip", "python3-venv")
 
@@ -46,6 +49,12 @@ FROM scratch
 COPY pause /pause
 USER 65535:65535
 ENTRYPOINT ["/pause"]
+"""
+
+_KFP_DOCKERFILE = """\
+FROM scratch
+COPY kfp-shape /kfp-shape
+ENTRYPOINT ["/kfp-shape"]
 """
 
 _PYTHON_DOCKERFILE = """\
@@ -73,10 +82,11 @@ class Image:
 def all_images() -> tuple[Image, ...]:
     """Describe the images that every node has."""
     pause = Image(name=PAUSE_IMAGE, digest=digest_of("pause", SOURCE / "pause.c", _PAUSE_DOCKERFILE))
+    shape = Image(name=KFP_IMAGE, digest=digest_of("kfp", SOURCE / "go" / "kfp" / "main.go", _KFP_DOCKERFILE))
     python = Image(name=PYTHON_IMAGE, digest=digest_of("python", _DEBIAN, *_PACKAGES, _PYTHON_DOCKERFILE))
     sources = digest_of(python.digest, REPOSITORY / "Dockerfile", REPOSITORY / ".dockerignore", *_sources())
     own = [Image(name=name, digest=digest_of(name, sources)) for name in (LAUNCHER_IMAGE, TRAIN_IMAGE)]
-    return (pause, python, *own)
+    return (pause, shape, python, *own)
 
 
 def _sources() -> Iterator[str | Path]:
@@ -101,7 +111,9 @@ def build(programs: Programs) -> tuple[Image, ...]:
             start = time.monotonic()
             match image.name:
                 case name if name == PAUSE_IMAGE:
-                    _build_pause(image, programs)
+                    _build_of_one(image, programs.bin / "pause", _PAUSE_DOCKERFILE)
+                case name if name == KFP_IMAGE:
+                    _build_of_one(image, programs.bin / "kfp-shape", _KFP_DOCKERFILE)
                 case name if name == PYTHON_IMAGE:
                     _build_python(image)
                 case name:
@@ -111,10 +123,10 @@ def build(programs: Programs) -> tuple[Image, ...]:
     return images
 
 
-def _build_pause(image: Image, programs: Programs) -> None:
+def _build_of_one(image: Image, program: Path, dockerfile: str) -> None:
     with tempfile.TemporaryDirectory() as context, _buildah() as buildah:
-        shutil.copy(programs.bin / "pause", context)
-        buildah.build(image, Path(context), dockerfile=_PAUSE_DOCKERFILE)
+        shutil.copy(program, context)
+        buildah.build(image, Path(context), dockerfile=dockerfile)
 
 
 def _build_python(image: Image) -> None:

@@ -14,7 +14,7 @@ from tests.cluster.namespaces import Namespaces
 from tests.cluster.places import cache_root, digest_of
 from tests.cluster.processes import wait_for
 
-_KEPT = 3
+_KEPT = 5
 """Stores, and archives for each image of one, that stay in the cache; older ones are removed."""
 
 

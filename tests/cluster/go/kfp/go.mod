@@ -1,0 +1,3 @@
+module kfpshape
+
+go 1.26.0
