@@ -163,7 +163,8 @@ def move(
             "stores": [store.to_json() for store in place.stores],
             "items": [{"uri": f"{place.uri}/{name}", "path": str(path), "name": name} for name, path in items.items()],
             "result": str(result),
-            "parent": os.getpid(),
+            # Behind another program, that is the parent.
+            "parent": 0 if prefix else os.getpid(),
             "limits": dict(limits or {}),
         }
         plan.write_text(json.dumps(content), encoding="utf-8")

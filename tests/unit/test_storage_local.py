@@ -91,12 +91,19 @@ def test_a_target_replaces_what_is_there(tmp_path: Path, before: str, *, folder:
 
 
 def test_a_target_removes_what_a_killed_process_left(tmp_path: Path) -> None:
-    """What lies there under the temporary name of a process that is gone is removed; a living one's is not."""
+    """What lies there under the temporary name of a process that is gone is removed; a living one's is not.
+
+    The own number in a name that is not the own is from before the container started again.
+    """
     (tmp_path / ".place.999999999-ab.kr-kfp").mkdir()
-    (tmp_path / f".place.{os.getpid()}-ab.kr-kfp").write_text("at work")
-    target = Target(str(tmp_path / "place"), folder=False)
-    target.begin()
-    assert [path.name for path in tmp_path.iterdir()] == [f".place.{os.getpid()}-ab.kr-kfp"]
+    (tmp_path / f".place.{os.getpid()}-ab.kr-kfp").write_text("left behind")
+    (tmp_path / f".place.{os.getppid()}-ab.kr-kfp").write_text("at work")
+    own = Target(str(tmp_path / "place"), folder=True)
+    own.begin()
+    Target(str(tmp_path / "place"), folder=False).begin()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [f".place.{os.getppid()}-ab.kr-kfp", own.temporary.name]
+    )
 
 
 @pytest.mark.parametrize("limits", [None, Limits(requests=1, memory=10, part=4)])
