@@ -140,10 +140,16 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     """A source that is missing is one clear error, both ways, and leaves nothing."""
     with pytest.raises(StorageError) as caught:
         fetch(f"{tmp_path}/none", f"{tmp_path}/copy")
-    assert str(caught.value) == f"{tmp_path}/none: No such file or directory."
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/none: there is no such file or folder on this machine. Fix: look whether it was written, and where."
+    )
     with pytest.raises(StorageError) as caught:
         put(f"{tmp_path}/none", f"file://{tmp_path}/copy")
-    assert str(caught.value) == f"file://{tmp_path}/copy ({tmp_path}/none): No such file or directory."
+    assert (
+        str(caught.value)
+        == f"file://{tmp_path}/copy ({tmp_path}/none): there is no such file or folder on this machine. Fix: look whether it was written, and where."
+    )
     assert list(tmp_path.iterdir()) == []
 
 
