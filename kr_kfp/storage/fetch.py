@@ -21,7 +21,7 @@ from kr_kfp.storage.download import Download
 from kr_kfp.storage.limits import MIB, Limits
 from kr_kfp.storage.listing import Entry, Listing, look
 from kr_kfp.storage.run import Item, Moved
-from kr_kfp.storage.session import Progress, Session, complete, threaded, workers
+from kr_kfp.storage.session import Progress, Session, complete, threaded, undisturbed, workers
 from kr_kfp.storage.settings import StoreSettings
 from kr_kfp.storage.targets import free_bytes
 
@@ -81,7 +81,7 @@ async def fetch_all(session: Session, items: Sequence[Item]) -> tuple[Moved, ...
         await workers(_jobs(works), session.limits.requests)
     finally:
         for work in works:
-            await threaded(work.end)
+            await undisturbed(threaded(work.end))
     ended = {work.item: work.ended for work in works}
     return tuple(
         Moved(

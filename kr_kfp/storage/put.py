@@ -20,7 +20,7 @@ from kr_kfp.errors import Problem, StorageError, StorageStoppedError
 from kr_kfp.storage import local, uris
 from kr_kfp.storage.limits import Limits
 from kr_kfp.storage.run import Item, Moved
-from kr_kfp.storage.session import Progress, Session, complete, threaded, workers
+from kr_kfp.storage.session import Progress, Session, complete, threaded, undisturbed, workers
 from kr_kfp.storage.settings import StoreSettings
 from kr_kfp.storage.upload import Upload
 
@@ -84,7 +84,7 @@ async def put_all(session: Session, items: Sequence[Item]) -> tuple[Moved, ...]:
         for work in works:
             await work.finish()
     except BaseException as error:
-        left = [problem for work in works for problem in await work.undo()]
+        left = [problem for work in works for problem in await undisturbed(work.undo())]
         if isinstance(error, asyncio.CancelledError) and session.stopping.is_set():
             raise StorageStoppedError([session.stopped, *left]) from error
         if left and isinstance(error, StorageError):

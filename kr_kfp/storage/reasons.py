@@ -71,12 +71,13 @@ _BY_CODE: dict[str, tuple[str, str]] = {
 
 _BY_STATUS = {
     "400": ("the store did not accept the request", _KEYS_FIX),
-    "401": ("the store does not accept the credentials", _KEYS_FIX),
+    "401": ("the store does not accept the credentials: they are wrong, or have expired", _KEYS_FIX),
     "429": _BY_CODE["SlowDown"],
     "507": _BY_CODE["XMinioStorageFull"],
 }
 
 _BY_ERRNO: Mapping[int, tuple[str, str]] = {
+    errno.ENOENT: ("there is no such file or folder on this machine", "look whether it was written, and where"),
     errno.ENOSPC: ("this machine's disk is full", "give the step more ephemeral storage or a larger volume"),
     errno.EDQUOT: ("this machine's disk quota is used up", "give the step more ephemeral storage or a larger volume"),
     errno.EROFS: ("the local file system is read-only", "mount a writable volume there"),
@@ -167,11 +168,11 @@ def is_passing(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Tell whether the store knows who asks, or not, and refuses."""
+    """Tell whether the store refuses who asks. S3 answers 400 to a token that has expired or is for another region."""
     if type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError"}:
         return True
     status = _STATUS.search(_text(error))
-    return status is not None and status[1] in {"401", "403"}
+    return status is not None and status[1] in {"400", "401", "403"}
 
 
 def is_throttled(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import random
@@ -20,7 +21,7 @@ from kr_kfp.storage.reasons import Verb, explain, is_passing, is_throttled
 from kr_kfp.storage.settings import StoreSettings, choose, secret_names
 from kr_kfp.storage.stores import Store, open_store
 
-__all__ = ["Bucket", "Progress", "Session", "complete", "threaded", "workers"]
+__all__ = ["Bucket", "Progress", "Session", "complete", "threaded", "undisturbed", "workers"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -220,7 +221,16 @@ async def workers(jobs: Iterator[Coroutine[Any, Any, None]], count: int) -> None
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await undisturbed(asyncio.gather(*tasks, return_exceptions=True))
+
+
+async def undisturbed(cleaning: Awaitable[T]) -> T:
+    """Wait for what has to be cleared away, also when this is cancelled meanwhile: its caller is ending already."""
+    running = asyncio.ensure_future(cleaning)
+    while not running.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
+    return running.result()
 
 
 async def threaded(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -229,7 +239,7 @@ async def threaded(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        await undisturbed(asyncio.wait([running]))
         raise
 
 

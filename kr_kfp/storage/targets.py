@@ -15,6 +15,9 @@ from pathlib import Path
 
 __all__ = ["Target", "free_bytes"]
 
+_MADE: set[str] = set()
+"""Temporary names of this process."""
+
 
 class Target:
     """One file or folder on its way.
@@ -30,6 +33,7 @@ class Target:
         self._stem = f".{_short(self.path.name)}."
         self.temporary = self.path.with_name(f"{self._stem}{os.getpid()}-{uuid.uuid4().hex[:8]}.kr-kfp")
         self._made: set[str] = set()
+        _MADE.add(self.temporary.name)
 
     def begin(self) -> None:
         """Make the parents, and the folder under its temporary name; remove what a killed process has left of it.
@@ -41,7 +45,7 @@ class Target:
         for entry in self.path.parent.iterdir():
             if entry.name.startswith(self._stem) and entry.name.endswith(".kr-kfp"):
                 process = entry.name.removeprefix(self._stem).partition("-")[0]
-                if not _lives(process):
+                if entry.name not in _MADE and not _lives(process):
                     _remove(entry)
         if self.folder:
             self.temporary.mkdir()
@@ -99,13 +103,22 @@ def _remove(path: Path) -> None:
 
 
 def _lives(process: str) -> bool:
+    """Tell whether another process lives. A container that starts again gives out the same numbers: not this one's."""
+    if process == str(os.getpid()):
+        return False
     try:
         os.kill(int(process), 0)
+        # A process that nobody has waited for answers too: "<number> (<name>) Z ...".
+        return (
+            not Path(f"/proc/{process}/stat")
+            .read_text(encoding="utf-8", errors="ignore")
+            .rpartition(")")[2]
+            .startswith(" Z")
+        )
     except (ProcessLookupError, ValueError, OverflowError):
         return False
-    except PermissionError:
+    except OSError:
         return True
-    return True
 
 
 def free_bytes(path: str) -> tuple[int, int]:

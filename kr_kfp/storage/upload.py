@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Coroutine, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import local, uris
@@ -16,13 +16,19 @@ from kr_kfp.storage.listing import EMPTY_FOLDER, Entry, list_all
 from kr_kfp.storage.read import md5_of, read_whole
 from kr_kfp.storage.reasons import BrokenOffError
 from kr_kfp.storage.run import Item
-from kr_kfp.storage.session import Bucket, Session, threaded
+from kr_kfp.storage.session import Bucket, Session, threaded, undisturbed
 from kr_kfp.storage.targets import Target
+
+if TYPE_CHECKING:
+    from obstore import PutResult
 
 __all__ = ["Upload"]
 
 _INLINE = MIB // 4
 """Bytes up to which a file is read at once; a thread would take longer than the read."""
+
+_LAST_ANSWER = 5.0
+"""Seconds to wait for the answer to a request that is no longer wanted."""
 
 _SECOND_WRITER = "look for a second writer to the URI, or for a rule that deletes objects"
 
@@ -141,14 +147,10 @@ class Upload:
             name: Its path below the item; empty for the item itself.
             size: The file's bytes; None for an object without content and without a file.
         """
-        import obstore
-
         bucket, key = self._place(name, size or 0)
         async with self.session.memory.hold(size or 0):
             data = b"" if size is None else await threaded(self._read, name, size)
-            result = await self.session.retrying(
-                lambda: obstore.put_async(bucket.store, key, data, use_multipart=False)
-            )
+            result = await self.session.retrying(lambda: _put(bucket, key, data))
             self._written = True
             etag = (result["e_tag"] or "").strip('"')
             expected = md5_of(bucket, etag)
@@ -184,7 +186,7 @@ class Upload:
                         await asyncio.shield(running)
                     except asyncio.CancelledError:
                         parts.abandoned = True
-                        await asyncio.wait([running])
+                        await undisturbed(asyncio.wait([running]))
                         raise
 
             await self.session.retrying(upload)
@@ -226,6 +228,19 @@ class Upload:
         ]
         if problems:
             raise StorageError(problems)
+
+
+async def _put(bucket: Bucket, key: str, data: bytes) -> PutResult:
+    """Write an object. When cancelled, wait for the answer: the store may write it yet, after all else was undone."""
+    import obstore
+
+    running = asyncio.ensure_future(obstore.put_async(bucket.store, key, data, use_multipart=False))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await undisturbed(asyncio.wait([running], timeout=_LAST_ANSWER))
+        running.cancel()
+        raise
 
 
 class _Parts:

@@ -59,7 +59,11 @@ def test_all_problems_come_back(tmp_path: Path) -> None:
         transfer("fetch", plan, work=str(tmp_path / "work"))
     fix = "look whether Secret keys has the key, and whether the pod lists it in its env"
     assert caught.value.problems == (
-        Problem(f"{tmp_path}/gone", "No such file or directory."),
+        Problem(
+            f"{tmp_path}/gone",
+            "there is no such file or folder on this machine.",
+            "look whether it was written, and where.",
+        ),
         Problem(
             "oci://registry/image",
             "is not a URI that kr_kfp can read or write.",

@@ -145,6 +145,7 @@ def move(
     *,
     limits: Mapping[str, float] | None = None,
     prefix: Sequence[str] = (),
+    script: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Done:
     """Run ``python -m kr_kfp.storage`` to its end.
@@ -155,6 +156,7 @@ def move(
         items: Local path by name; the URI is the place's with the name.
         limits: See :class:`kr_kfp.storage.limits.Limits`.
         prefix: What to put before the command.
+        script: A file to run in the place of the module, which it has to run in the end.
         env: More environment variables.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -163,15 +165,17 @@ def move(
             "stores": [store.to_json() for store in place.stores],
             "items": [{"uri": f"{place.uri}/{name}", "path": str(path), "name": name} for name, path in items.items()],
             "result": str(result),
-            "parent": os.getpid(),
+            # Behind another program, that is the parent.
+            "parent": 0 if prefix else os.getpid(),
             "limits": dict(limits or {}),
         }
         plan.write_text(json.dumps(content), encoding="utf-8")
         assert not any(secret in plan.read_text(encoding="utf-8") for secret in place.secrets), "a secret in the plan"
+        module = [str(script), "kr_kfp.storage"] if script else ["-m", "kr_kfp.storage"]
         begun = time.monotonic()
         with log.open("wb") as file:
             child = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "kr_kfp.storage", verb, str(plan)],
+                [*prefix, sys.executable, *module, verb, str(plan)],
                 env={**os.environ, **place.env, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import urllib.parse
 import xml.etree.ElementTree as ET
@@ -143,6 +144,7 @@ def run_s3(folder: Path, *, region: str = "us-east-1", concurrency: int = 5000) 
         yield S3Server(endpoint=endpoint, region=region, folder=data, **made)
     finally:
         process.stop(server)
+        shutil.rmtree(data, ignore_errors=True)  # pytest keeps the folders of three sessions
 
 
 def _new_user(name: str) -> User:

@@ -91,12 +91,19 @@ def test_a_target_replaces_what_is_there(tmp_path: Path, before: str, *, folder:
 
 
 def test_a_target_removes_what_a_killed_process_left(tmp_path: Path) -> None:
-    """What lies there under the temporary name of a process that is gone is removed; a living one's is not."""
+    """What lies there under the temporary name of a process that is gone is removed; a living one's is not.
+
+    The own number in a name that is not the own is from before the container started again.
+    """
     (tmp_path / ".place.999999999-ab.kr-kfp").mkdir()
-    (tmp_path / f".place.{os.getpid()}-ab.kr-kfp").write_text("at work")
-    target = Target(str(tmp_path / "place"), folder=False)
-    target.begin()
-    assert [path.name for path in tmp_path.iterdir()] == [f".place.{os.getpid()}-ab.kr-kfp"]
+    (tmp_path / f".place.{os.getpid()}-ab.kr-kfp").write_text("left behind")
+    (tmp_path / f".place.{os.getppid()}-ab.kr-kfp").write_text("at work")
+    own = Target(str(tmp_path / "place"), folder=True)
+    own.begin()
+    Target(str(tmp_path / "place"), folder=False).begin()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [f".place.{os.getppid()}-ab.kr-kfp", own.temporary.name]
+    )
 
 
 @pytest.mark.parametrize("limits", [None, Limits(requests=1, memory=10, part=4)])
@@ -133,10 +140,16 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     """A source that is missing is one clear error, both ways, and leaves nothing."""
     with pytest.raises(StorageError) as caught:
         fetch(f"{tmp_path}/none", f"{tmp_path}/copy")
-    assert str(caught.value) == f"{tmp_path}/none: No such file or directory."
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/none: there is no such file or folder on this machine. Fix: look whether it was written, and where."
+    )
     with pytest.raises(StorageError) as caught:
         put(f"{tmp_path}/none", f"file://{tmp_path}/copy")
-    assert str(caught.value) == f"file://{tmp_path}/copy ({tmp_path}/none): No such file or directory."
+    assert (
+        str(caught.value)
+        == f"file://{tmp_path}/copy ({tmp_path}/none): there is no such file or folder on this machine. Fix: look whether it was written, and where."
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -71,7 +71,12 @@ def _answer(status: int, code: str = "") -> GenericError:
             "the credentials may not read or list there (403).",
             "grant read and list (s3:GetObject, s3:ListBucket; roles/storage.objectViewer) to the step's account.",
         ),
-        (UnauthenticatedError("401"), "fetch", "the store does not accept the credentials (401).", KEYS),
+        (
+            UnauthenticatedError("401"),
+            "fetch",
+            "the store does not accept the credentials: they are wrong, or have expired (401).",
+            KEYS,
+        ),
         (
             PreconditionError("412"),
             "fetch",
