@@ -16,6 +16,10 @@ _TRIES = 2
 """Times that an upload is tried at least: each of its requests has been tried for long already."""
 
 
+_ABORT = 20.0
+"""Seconds for an upload that is no longer wanted to be aborted; a pod that ends has 30 for all of it."""
+
+
 class PartsUpload:
     """One upload in parts.
 
@@ -65,7 +69,8 @@ class PartsUpload:
                 await asyncio.shield(running)
             except asyncio.CancelledError:
                 parts.abandoned = True
-                await undisturbed(asyncio.wait([running]))
+                await undisturbed(asyncio.wait([running], timeout=_ABORT))
+                running.cancel()
                 raise
             except FileNotFoundError as error:
                 await self._await_object(before, error)
