@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BIN := .venv/bin
-BENCHES := bench/compile.py bench/import.py bench/local_overhead.py
+BENCHES := bench/compile.py bench/import.py bench/local_overhead.py bench/transfer.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -49,7 +49,7 @@ format: .venv/.installed ## Put the code into form
 golden: .venv/.installed ## Write the committed compiled files anew; look at `git diff` afterwards
 	KR_KFP_REGENERATE=1 $(BIN)/python -m pytest -q tests/golden
 
-bench: .venv/.installed ## Measure compile time, import time and the cost of the local cluster
+bench: .venv/.installed ## Measure compile and import time, the local cluster and transfers
 	@for bench in $(BENCHES); do echo "$$bench"; $(BIN)/python $$bench || exit 1; done
 
 dist: .venv/.installed ## Build the wheel and the source archive into dist/

@@ -50,6 +50,8 @@ def _foreign_modules(statement: str) -> list[str]:
         "import kr_kfp.runtime.launcher",
         "import kr_kfp.runtime.__main__",
         "import kr_kfp.cluster.local",
+        "import kr_kfp.storage.run, kr_kfp.storage.settings, kr_kfp.storage.uris, kr_kfp.storage.sources",
+        "import kr_kfp.checkpoints, kr_kfp.storage.fetch, kr_kfp.storage.put",
     ],
 )
 def test_a_pod_needs_the_standard_library_only(statement: str) -> None:
