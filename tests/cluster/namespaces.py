@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster import cgroups
-from tests.cluster.processes import Process, children, wait_for
+from tests.cluster.processes import Process, children, spawn, wait_for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Namespaces:
     holder: Process
     logs: Path
     """Folder for what started processes print."""
-    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _started: list[Process] = field(default_factory=list)
 
     @classmethod
     def create(cls, *, pause: Path, logs: Path, cgroup: str) -> Namespaces:
@@ -41,10 +41,8 @@ class Namespaces:
             str(pause),
         ]
         logs.mkdir(parents=True, exist_ok=True)
-        outside = _start(command, logs / "namespaces.log")
-        wait_for(
-            "the namespaces", lambda: _program(outside.pid) == pause.name or outside.poll() is not None, seconds=10
-        )
+        outside = spawn(command, logs / "namespaces.log", os.environ)
+        wait_for("the namespaces", lambda: _program(outside.pid) == pause.name or not outside.alive(), seconds=10)
         held = Process.find(next(iter(children(outside.pid)), 0))
         if held is None:
             msg = f"unshare failed: {(logs / 'namespaces.log').read_text(encoding='utf-8')}"
@@ -58,7 +56,16 @@ class Namespaces:
 
     def inside(self, command: Sequence[str | Path]) -> list[str]:
         """Give the command that runs a command inside."""
-        return ["nsenter", f"--target={self.holder.pid}", "--pid", "--mount", "--net", "--", *map(str, command)]
+        return [
+            "nsenter",
+            "--wd=/",
+            f"--target={self.holder.pid}",
+            "--pid",
+            "--mount",
+            "--net",
+            "--",
+            *map(str, command),
+        ]
 
     def run(self, *command: str | Path, text: str | None = None) -> str:
         """Run a command inside and give what it prints.
@@ -66,7 +73,7 @@ class Namespaces:
         Raises:
             RuntimeError: It failed; with what it printed.
         """
-        done = subprocess.run(self.inside(command), input=text, capture_output=True, text=True, check=False, cwd="/")
+        done = subprocess.run(self.inside(command), input=text, capture_output=True, text=True, check=False)
         if done.returncode:
             msg = f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
             raise RuntimeError(msg)
@@ -79,9 +86,9 @@ class Namespaces:
             RuntimeError: It ended at once; with what it printed.
         """
         log = self.logs / f"{name}.log"
-        outside = _start(self.inside(command), log, env)
+        outside = spawn(self.inside(command), log, os.environ | (env or {}))
         self._started.append(outside)
-        wait_for(f"the start of {name}", lambda: bool(children(outside.pid)) or outside.poll() is not None, seconds=10)
+        wait_for(f"the start of {name}", lambda: bool(children(outside.pid)) or not outside.alive(), seconds=10)
         found = Process.find(next(iter(children(outside.pid)), 0))
         if found is None:
             msg = f"{name} did not start: {log.read_text(encoding='utf-8')[-2000:]}"
@@ -93,21 +100,8 @@ class Namespaces:
         self.holder.signal(signal.SIGKILL)
         wait_for("the end of the namespaces", lambda: not self.holder.alive(), seconds=30)
         for outside in self._started:
-            outside.wait(timeout=10)
+            outside.collect()
         self._started.clear()
-
-
-def _start(command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [str(word) for word in command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd="/",
-            env=os.environ | (env or {}),
-        )
 
 
 def _program(parent: int) -> str:

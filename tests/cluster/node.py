@@ -105,6 +105,19 @@ class Node:
         process = self.corner.start(f"{self.spec.name}-kubelet", [self.bin / "kubelet", *arguments])
         process.record(self.folder / "kubelet.pid")
 
+    def lives(self) -> bool:
+        """Say that the node's kubelet runs.
+
+        Raises:
+            RuntimeError: It has ended; with the end of its log. Too many files or inotify instances are the usual
+                cause: a node needs 8 of the latter (fs.inotify.max_user_instances).
+        """
+        if Process.read(self.folder / "kubelet.pid") is None:
+            log = (self.places.logs / f"{self.spec.name}-kubelet.log").read_text(encoding="utf-8")
+            msg = f"the kubelet of {self.spec.name} has ended:\n{log[-2000:]}"
+            raise RuntimeError(msg)
+        return True
+
     def cut_off(self) -> None:
         """Kill kubelet and containerd: the cluster hears no more of the node, though its containers run on."""
         for name in ("kubelet", "containerd"):

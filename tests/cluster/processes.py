@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,13 @@ class Process:
         """Say whether this very process runs."""
         return Process.find(self.pid) == self
 
+    def collect(self) -> None:
+        """Let the kernel forget the process, which has ended, if this one started it."""
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            return
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended."""
         if not self.alive():
@@ -78,6 +86,25 @@ class Process:
             time.sleep(0.02)
         self.signal(signal.SIGKILL)
         wait_for(f"end of process {self.pid}", lambda: not self.alive(), seconds=10)
+
+
+def spawn(command: Sequence[str | Path], log: Path, env: Mapping[str, str]) -> Process:
+    """Start a process that outlives this one, in a session of its own, printing to a file.
+
+    Not by subprocess, which warns of every process that its owner has not waited for.
+    """
+    words = [str(word) for word in command]
+    program = shutil.which(words[0]) or words[0]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    pid = os.posix_spawn(program, words, dict(env), file_actions=actions, setsid=True)
+    # Its start can be read until it is waited for, however soon it ends.
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    return Process(pid=pid, started=int(stat.rpartition(")")[2].split()[19]))
 
 
 def children(pid: int) -> list[int]:
