@@ -67,10 +67,19 @@ class Space:
         """Read a container's log."""
         return self.rest.logs(self.name, pod, container=container, previous=previous)
 
-    def first_line(self, pod: str) -> str:
+    def first_line(self, pod: str, *, seconds: float = 20) -> str:
         """Wait for the first line that a pod's main container prints: a container runs before its log has anything."""
-        wait_for(f"a line from {pod}", lambda: "\n" in self.logs(pod), seconds=20)
+        wait_for(f"a line from {pod}", lambda: "\n" in self.logs(pod), seconds=seconds)
         return self.logs(pod).splitlines()[0]
+
+    def line(self, pod: str, start: str, *, seconds: float = 60) -> str:
+        """Wait for a line with this start from a pod's main container, and give the rest of it."""
+
+        def found() -> list[str]:
+            return [line.removeprefix(start) for line in self.logs(pod).splitlines() if line.startswith(start)]
+
+        wait_for(f"a line {start!r} from {pod}", lambda: bool(found()), seconds=seconds)
+        return found()[0]
 
     def watch(self, resource: str) -> Watch:
         """Record every change of a resource from now on."""
