@@ -199,8 +199,9 @@ class ControlPlane:
         ]
 
     def _corefile(self) -> str:
+        # Two blocks, since a template comes before whatever else is in its own.
         return f"""\
-.:53 {{
+cluster.local:53 in-addr.arpa:53 {{
   bind {self.places.gateway}
   errors
   cache 1
@@ -209,7 +210,10 @@ class ControlPlane:
     kubeconfig {self.kubeconfig("admin")}
     ttl 1
   }}
-  template ANY ANY . {{
+}}
+.:53 {{
+  bind {self.places.gateway}
+  template ANY ANY {{
     rcode NXDOMAIN
   }}
 }}
