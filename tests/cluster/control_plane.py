@@ -191,11 +191,17 @@ class ControlPlane:
             "--proxy-mode=iptables",
             f"--cluster-cidr={self.places.pods}.0.0/16",
             "--hostname-override=node-0",
+            # Connection tracking is the machine's own affair: its limit cannot be set from in here, and asking for
+            # another one than it has ends the program.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
         ]
 
     def _corefile(self) -> str:
+        # Two blocks, since a template comes before whatever else is in its own.
         return f"""\
-.:53 {{
+cluster.local:53 in-addr.arpa:53 {{
   bind {self.places.gateway}
   errors
   cache 1
@@ -204,7 +210,10 @@ class ControlPlane:
     kubeconfig {self.kubeconfig("admin")}
     ttl 1
   }}
-  template ANY ANY . {{
+}}
+.:53 {{
+  bind {self.places.gateway}
+  template ANY ANY {{
     rcode NXDOMAIN
   }}
 }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import threading
@@ -217,5 +218,5 @@ class Watch:
                 with self._news:
                     self.changes.append(Seen(at=time.monotonic(), type=change["type"], object=change["object"]))
                     self._news.notify_all()
-        except (OSError, ValueError):
-            return  # the connection was closed
+        except (OSError, ValueError, http.client.HTTPException):
+            return  # the connection was shut down, perhaps in the middle of a line

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.processes import wait_for
-from tests.cluster.rest import Json, Rest, Watch
+from tests.cluster.rest import ApiError, Json, Rest, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,28 @@ class Space:
         """Read a container's log."""
         return self.rest.logs(self.name, pod, container=container, previous=previous)
 
-    def first_line(self, pod: str) -> str:
+    def first_line(self, pod: str, *, seconds: float = 20) -> str:
         """Wait for the first line that a pod's main container prints: a container runs before its log has anything."""
-        wait_for(f"a line from {pod}", lambda: "\n" in self.logs(pod), seconds=20)
+        wait_for(f"a line from {pod}", lambda: "\n" in self._log_if_any(pod), seconds=seconds)
         return self.logs(pod).splitlines()[0]
+
+    def line(self, pod: str, start: str, *, seconds: float = 60) -> str:
+        """Wait for a line with this start from a pod's main container, and give the rest of it."""
+
+        def found() -> list[str]:
+            lines = self._log_if_any(pod).splitlines()
+            return [line.removeprefix(start) for line in lines if line.startswith(start)]
+
+        wait_for(f"a line {start!r} from {pod}", lambda: bool(found()), seconds=seconds)
+        return found()[0]
+
+    def _log_if_any(self, pod: str) -> str:
+        try:
+            return self.logs(pod)
+        except ApiError as error:
+            if error.status in {400, 404}:  # the container has not started, the pod is not made yet
+                return ""
+            raise
 
     def watch(self, resource: str) -> Watch:
         """Record every change of a resource from now on."""

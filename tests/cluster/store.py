@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.cluster import cgroups, images
 from tests.cluster.build import Programs, locked
-from tests.cluster.images import Image
+from tests.cluster.images import PAUSE_IMAGE, Image
 from tests.cluster.namespaces import Namespaces
 from tests.cluster.places import cache_root, digest_of
 from tests.cluster.processes import wait_for
@@ -74,6 +74,9 @@ def _fill(folder: Path, wanted: tuple[Image, ...], programs: Programs, like: Pat
         ctr = [str(programs.bin / "ctr"), f"--address={folder}/socket", "--namespace=k8s.io", "images"]
         for image in wanted:
             corner.run(*ctr, "import", "--local", str(image.archive))
+        # What earlier images alone had goes when a name is removed in one step with what it stood for.
+        corner.run(*ctr, "tag", PAUSE_IMAGE, "unused")
+        corner.run(*ctr, "rm", "--sync", "unused")
         daemon.end()
     finally:
         corner.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -155,17 +156,29 @@ def test_wait_container_ends_after_a_main_that_was_killed(kfp_run: KfpRun) -> No
     wait_for("the pod's end", lambda: ((pod.read() or {})["status"]["phase"]) == "Failed")
 
 
-def test_settings_that_the_rig_does_not_know_are_refused(tmp_path: object) -> None:
+COMPILED = """
+components:
+  comp-plain: {executorLabel: exec-plain}
+deploymentSpec:
+  executors:
+    exec-plain:
+      container: {image: image, command: [python3], env: [{name: A, value: a}]}
+root:
+  dag:
+    tasks:
+      plain: {componentRef: {name: comp-plain}}
+---
+platforms:
+  kubernetes:
+    deploymentSpec:
+      executors:
+        exec-plain: {nodeSelector: {labels: {pool: a}}, podMetadata: {labels: {team: b}}}
+"""
+
+
+def test_settings_that_the_rig_does_not_know_are_refused(tmp_path: Path) -> None:
     """A compiled task with settings for the pod that the rig would drop is an error, not a different pod."""
-    from kfp import dsl, kubernetes
-
-    @dsl.component
-    def plain() -> None:
-        """Do nothing."""
-
-    @dsl.pipeline
-    def selected() -> None:
-        kubernetes.add_node_selector(plain(), "pool", "a")
-
-    with pytest.raises(ValueError, match="plain has settings that this rig does not apply: nodeSelector"):
-        Step.compile(selected)
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(COMPILED, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"plain has settings that this rig does not apply: env, nodeSelector$"):
+        Step.load(file)
