@@ -6,8 +6,7 @@ notebooks and CI pods, chooses nothing: everything else is the local cluster.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kr_kfp.cluster.api import Cluster
 from kr_kfp.errors import SetupError
@@ -15,12 +14,13 @@ from kr_kfp.errors import SetupError
 __all__ = ["choose"]
 
 
-def choose(wanted: str | None, env: Mapping[str, str]) -> Cluster:
+def choose(wanted: str | None, env: Mapping[str, str], *, warn: Callable[[str], None] = lambda _: None) -> Cluster:
     """Choose the cluster.
 
     Args:
         wanted: The step's ``cluster``: None, ``local``, ``kubeconfig[:context]`` or ``gke:project/location/name``.
-        env: The environment. KR_KFP_CLUSTER overrides ``wanted`` outside KFP pods.
+        env: The environment. KR_KFP_CLUSTER overrides ``wanted`` outside KFP pods, KR_KFP_NAMESPACE the namespace.
+        warn: Takes sentences for the user.
 
     Raises:
         SetupError: If that cluster cannot be used from here.
@@ -32,10 +32,9 @@ def choose(wanted: str | None, env: Mapping[str, str]) -> Cluster:
 
         return LocalCluster()
     try:
-        kube = importlib.import_module("kr_kfp.cluster.kube")
+        from kr_kfp.cluster.kube import connect
     except ModuleNotFoundError as problem:
         where = "this KFP pod" if name is None else f"cluster={name!r}"
-        msg = f"{where}: {problem.name} is not there. This version of kr_kfp runs groups on the local cluster only"
+        msg = f"{where} needs the package {problem.name}, which is not installed. Run: pip install kr-kfp"
         raise SetupError(msg) from problem
-    cluster: Cluster = kube.connect(name, env)
-    return cluster
+    return connect(name, env, warn=warn)

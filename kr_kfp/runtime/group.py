@@ -13,7 +13,7 @@ from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
 from kr_kfp.errors import ConflictError, NotFoundError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
 from kr_kfp.spec.leaderworkerset import attempt_of, restart_patch, stop_patch
-from kr_kfp.spec.observe import HostState, observe
+from kr_kfp.spec.observe import HostState, observe, pod_index
 
 __all__ = ["HURRY", "Group", "HeldError", "StoppedError"]
 
@@ -45,16 +45,19 @@ class Group:
         clock: Time and inbox.
         name: Its name.
         hosts: Its size.
+        runners: Pods that run the function; None is all.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, *, name: str, hosts: int) -> None:
-        self.cluster, self.clock, self.name, self.hosts = cluster, clock, name, hosts
+    def __init__(self, cluster: Cluster, clock: Clock, *, name: str, hosts: int, runners: int | None = None) -> None:
+        self.cluster, self.clock, self.name, self.hosts, self.runners = cluster, clock, name, hosts, runners
         self.manifest: Manifest | None = None
         self.adopted = False
         self.stopping = False
         self.pods: dict[str, Manifest] = {}
         self.gone: set[str] = set()
-        self.notices: list[Manifest] = []
+        self.notices: dict[str, Manifest] = {}
+        self._grace: float | None = None
+        self._hurried: set[tuple[str, float]] = set()
         self._synced = False
         self._watch: Watch | None = None
 
@@ -64,6 +67,11 @@ class Group:
         if self.manifest is None:
             return 0
         return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
+
+    @property
+    def created(self) -> str:
+        """``metadata.creationTimestamp`` of the group."""
+        return str(self.manifest["metadata"].get("creationTimestamp", "")) if self.manifest else ""
 
     @property
     def ran(self) -> float:
@@ -125,8 +133,11 @@ class Group:
             StoppedError: If it is a signal, unless the group is being taken away already.
         """
         event = self.clock.next_event(deadline)
-        if event is None:
-            return None
+        if event is not None:
+            self._take_in(event)
+        return event
+
+    def _take_in(self, event: Event) -> None:
         if event.kind in ("signal", "stop"):
             if not self.stopping:
                 raise StoppedError(int(event.value or 0))
@@ -137,12 +148,14 @@ class Group:
         elif event.kind == "synced":
             self._synced = True
         elif event.kind == "notice":
-            self.notices.append(event.value)
-        elif event.kind in ("pod", "pod-gone"):
+            # One that happens again is the same object with a higher count.
+            self.notices[event.value["metadata"]["uid"]] = event.value
+        else:
             self._see(event.value)
             if event.kind == "pod-gone":
                 self.gone.add(event.value["metadata"]["uid"])
-        return event
+            elif self._grace is not None:
+                self._hurry(event.value, self._grace)
 
     def _see(self, pod: Manifest) -> None:
         """Take in a pod; what was known of its container stays when an eviction empties its status."""
@@ -165,7 +178,14 @@ class Group:
             for uid, pod in self.pods.items()
             if uid not in self.gone and self.cluster.node_is_lost(pod)
         }
-        return observe(list(self.pods.values()), hosts=self.hosts, attempt=self.attempt, gone=self.gone, lost=lost)
+        return observe(
+            list(self.pods.values()),
+            hosts=self.hosts,
+            attempt=self.attempt,
+            gone=self.gone,
+            lost=lost,
+            runners=self.runners,
+        )
 
     def restart(self, ran: float) -> None:
         """Take all pods away, wait until they are gone, start the next attempt.
@@ -179,16 +199,31 @@ class Group:
         """
         attempt = self.attempt + 1
         self._change(lambda _: stop_patch())
-        self._hurry(HURRY)
-        while set(self.pods) - self.gone:
-            self.next(None)
-            if self.manifest is None:
-                msg = f"LeaderWorkerSet {self.name} was deleted while it was restarted"
-                raise NotFoundError(msg, status=404, reason="NotFound")
+        self._take_away(HURRY)
+        for pod in self._there():
+            # All workers go with their leader; alone they would come back, as part of the old attempt.
+            if pod_index(pod) == 0:
+                self._delete_pod(pod, HURRY)
+        self._wait_for_no_pod()
+        self._grace = None
         note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
         self._change(lambda group: {**restart_patch(group, attempt), **note})
         self.pods.clear()
         self.gone.clear()
+
+    def _wait_for_no_pod(self) -> None:
+        while True:
+            while self._there():
+                self.next(None)
+                if self.manifest is None:
+                    msg = f"LeaderWorkerSet {self.name} was deleted while it was restarted"
+                    raise NotFoundError(msg, status=404, reason="NotFound")
+            # One that was made just before may not have been told of yet.
+            left = self.cluster.list_pods(self.name)
+            if not left:
+                return
+            for pod in left:
+                self._see(pod)
 
     def _change(self, patch: Callable[[Manifest], dict[str, Any]]) -> None:
         """Patch the group as it is now; a change by somebody else in between means reading it anew."""
@@ -214,22 +249,44 @@ class Group:
         if manifest is not None:
             self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
             if grace is not None:
-                self._hurry(grace)
+                self._take_away(grace)
 
-    def _hurry(self, grace: float) -> None:
-        """Shorten the grace of pods that are going: nothing they could still do would count."""
-        for uid, pod in self.pods.items():
-            if uid not in self.gone:
-                self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
+    def _there(self) -> list[Manifest]:
+        return [pod for uid, pod in self.pods.items() if uid not in self.gone]
+
+    def _take_away(self, grace: float) -> None:
+        """Shorten the grace of pods that are going, or will: nothing they could still do would count."""
+        self._grace = grace
+        for pod in self._there():
+            self._hurry(pod, grace)
+
+    def _hurry(self, pod: Manifest, grace: float) -> None:
+        """Shorten the grace of a pod that is going already; on a node that is lost it is not waited for at all.
+
+        One that is not going yet is left alone: while its StatefulSet stands, another would come in its place.
+        """
+        if pod["metadata"].get("deletionTimestamp"):
+            self._delete_pod(pod, 0.0 if self.cluster.node_is_lost(pod) else grace)
+
+    def _delete_pod(self, pod: Manifest, grace: float) -> None:
+        """Delete a pod, once with each grace."""
+        uid = pod["metadata"]["uid"]
+        if (uid, grace) not in self._hurried:
+            self._hurried.add((uid, grace))
+            self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""
         if self._watch is None:
             self._watch = self.cluster.watch(self.name, self.clock.put)
         self.manifest = self.manifest or self.cluster.read_group(self.name)
-        while self.manifest is not None or set(self.pods) - self.gone:
+        while self.manifest is not None or self._there():
             if self.next(deadline) is None:
                 return False
+            for pod in self._there():
+                # A pod that nobody ends would hold the group for ever.
+                if pod["metadata"].get("deletionTimestamp") and self.cluster.node_is_lost(pod):
+                    self._delete_pod(pod, 0.0)
         self.close()
         self.pods.clear()
         self.gone.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Launch", "Ports"]
+__all__ = ["Inherited", "Launch", "Ports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,31 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """What training pods take over from the launcher's own pod; nothing, where it has none.
+
+    Args:
+        pod: Fields of the pod spec, such as ``serviceAccountName``.
+        container: Fields of the container ``main``: ``image``, ``imagePullPolicy``, ``securityContext``.
+        launcher_image: The image of the launcher as it runs, for the init container; empty if it is not known.
+        labels: Labels that the user set on the task.
+        annotations: Annotations that the user set on the task.
+        volumes: emptyDirs that the user set on the task.
+        mounts: Their mounts.
+        told: All of it in words, for the log.
+    """
+
+    pod: dict[str, Any] = field(default_factory=dict)
+    container: dict[str, Any] = field(default_factory=dict)
+    launcher_image: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    volumes: tuple[dict[str, Any], ...] = ()
+    mounts: tuple[dict[str, Any], ...] = ()
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Everything that the builders need beside the StepSpec.
 
@@ -39,9 +64,11 @@ class Launch:
         ports: Ports on the leader.
         task_config: KFP's TaskConfig: ``affinity``, ``env``, ``nodeSelector``, ``resources``, ``tolerations``,
             ``volumeMounts``, ``volumes`` (kubeflow/pipelines backend/src/v2/driver/driver.go).
-        inherited: Pod spec fields taken from the launcher's own pod, such as ``serviceAccountName``.
+        inherited: What is taken over from the launcher's own pod.
         owners: Owner references of the group.
         init: Command of the init container that provides kr_kfp.
+        env: Entries of ``container.env`` that bring the credentials of object stores from their Secrets.
+        scratch: Pathways' scratch location that a pipeline input gave; empty if the step names it.
     """
 
     name: str
@@ -54,6 +81,8 @@ class Launch:
     attempt: int = 0
     ports: Ports = Ports()
     task_config: dict[str, Any] = field(default_factory=dict)
-    inherited: dict[str, Any] = field(default_factory=dict)
+    inherited: Inherited = field(default_factory=Inherited)
     owners: tuple[dict[str, Any], ...] = ()
     init: tuple[str, ...] = ()
+    env: tuple[dict[str, Any], ...] = ()
+    scratch: str = ""

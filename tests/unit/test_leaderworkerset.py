@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kr_kfp.spec.accelerators import resolve
-from kr_kfp.spec.launch import Launch, Ports
+from kr_kfp.spec.launch import Inherited, Launch, Ports
 from kr_kfp.spec.leaderworkerset import attempt_of, build, restart_patch, stop_patch
 from kr_kfp.spec.pod import env_entry, reserved, training_pod
 from kr_kfp.spec.step import ConfigKey, Secret, StepSpec
@@ -50,6 +50,23 @@ TASK_CONFIG: dict[str, Any] = {
     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
 }
 """As KFP's driver sends it (backend/src/v2/driver/driver.go)."""
+
+SCRATCH = {
+    "gcs-scratch": "/gcs",
+    "s3-scratch": "/s3",
+    "minio-scratch": "/minio",
+    "dot-local-scratch": "/.local",
+    "dot-cache-scratch": "/.cache",
+    "dot-config-scratch": "/.config",
+}
+SCRATCH_VOLUMES: list[dict[str, Any]] = [{"name": name, "emptyDir": {}} for name in SCRATCH]
+SCRATCH_MOUNTS = [{"name": name, "mountPath": path} for name, path in SCRATCH.items()]
+CONFINED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What KFP gives its own executors (backend/src/v2/compiler/argocompiler)."""
 
 OWNERS = ({"apiVersion": "v1", "kind": "Pod", "name": "launcher", "uid": "launcher-uid"},)
 
@@ -93,7 +110,7 @@ FULL = replace(
     LAUNCH,
     task_config=TASK_CONFIG,
     owners=OWNERS,
-    inherited={"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "registry"}]},
+    inherited=Inherited(pod={"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "registry"}]}),
     init=("sh", "-c", "script", "kr-kfp", "provide", "0", "python3", "--", "/kr-kfp/lib"),
 )
 
@@ -162,10 +179,11 @@ def test_group_of_one() -> None:
                                         *ADDRESSES,
                                     ]
                                 ],
-                                "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}],
+                                "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}, *SCRATCH_MOUNTS],
+                                "securityContext": CONFINED,
                             }
                         ],
-                        "volumes": [{"name": "kr-kfp", "emptyDir": {}}],
+                        "volumes": [{"name": "kr-kfp", "emptyDir": {}}, *SCRATCH_VOLUMES],
                     },
                 },
             },
@@ -230,6 +248,25 @@ def test_gpu_hosts() -> None:
     assert env(manifest) == [*COMMON_ENV, ("KR_KFP_HOSTS", "2"), ("KR_KFP_DEVICES", "8"), *ADDRESSES]
 
 
+@pytest.mark.parametrize(("size", "limit"), [("", {}), ("16Gi", {"sizeLimit": "16Gi"})])
+def test_shared_memory(size: str, limit: dict[str, str]) -> None:
+    """/dev/shm is the pod's own memory, with a limit if one is named; a mount of the task's there replaces it."""
+    step = replace(GPUS, shm=True, shm_size=size)
+    assert pod(build(step, LAUNCH))["volumes"][1] == {
+        "name": "kr-kfp-shm",
+        "emptyDir": {"medium": "Memory", **limit},
+    }
+    assert container(build(step, LAUNCH))["volumeMounts"][1] == {"name": "kr-kfp-shm", "mountPath": "/dev/shm"}
+    assert crd.validate(build(step, LAUNCH)) == []
+    config = {
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+        "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}],
+    }
+    own = build(step, replace(LAUNCH, task_config=config))
+    assert [volume["name"] for volume in pod(own)["volumes"]] == ["kr-kfp", "mine", *SCRATCH]
+    assert [mount["name"] for mount in container(own)["volumeMounts"]] == ["kr-kfp", "mine", *SCRATCH]
+
+
 def test_one_tpu_host_is_not_exclusive() -> None:
     """Single-host TPU node pools hold many slices: a host must not claim the pool."""
     manifest = build(ONE_TPU_HOST, LAUNCH)
@@ -257,11 +294,13 @@ def test_task_config_reaches_the_training_pods() -> None:
     assert spec["volumes"] == [
         {"name": "kr-kfp", "emptyDir": {}},
         {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        *SCRATCH_VOLUMES,
     ]
     (main,) = spec["containers"]
     assert main["volumeMounts"] == [
         {"name": "kr-kfp", "mountPath": "/kr-kfp"},
         {"name": "data", "mountPath": "/data"},
+        *SCRATCH_MOUNTS,
     ]
     assert main["resources"] == {
         "limits": {"memory": "64Gi", "cpu": "8", "google.com/tpu": "4"},
@@ -302,7 +341,7 @@ def test_owners_and_inherited_fields() -> None:
 
 def test_inherited_token_is_not_mounted() -> None:
     """An inherited automountServiceAccountToken does not give training pods a token."""
-    launch = replace(LAUNCH, inherited={"automountServiceAccountToken": True})
+    launch = replace(LAUNCH, inherited=Inherited(pod={"automountServiceAccountToken": True}))
     assert pod(build(CPU, launch))["automountServiceAccountToken"] is False
 
 
@@ -314,7 +353,8 @@ def test_init_container_brings_kr_kfp() -> None:
             "name": "kr-kfp",
             "image": "launcher:1",
             "command": ["sh", "-c", "script", "kr-kfp", "provide", "0", "python3", "--", "/kr-kfp/lib"],
-            "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}],
+            "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}, *SCRATCH_MOUNTS],
+            "securityContext": CONFINED,
         }
     ]
     assert pod(build(CPU, FULL))["initContainers"][0]["image"] == "python:3.12"
