@@ -23,6 +23,9 @@ NODES = Resource("/api/v1", "nodes")
 LOST_AFTER = 60.0
 """Seconds for which a node may be silent, after the 40 to 50 that the node controller itself waits."""
 
+_OVERDUE = 10.0
+"""Seconds that a kubelet that lives may take longer than a pod's grace."""
+
 _ANSWER_AGE = 5.0
 """Seconds for which what was read of a node is used again: all pods of a group are looked at with every event."""
 
@@ -39,7 +42,7 @@ def doubted_since(pod: Manifest) -> float | None:
         since.append(unix(ready.get("lastTransitionTime")))
     if metadata.get("deletionTimestamp"):
         # It is the time at which the pod should be gone: the grace is in it.
-        since.append(unix(metadata["deletionTimestamp"]))
+        since.append(unix(metadata["deletionTimestamp"]) + _OVERDUE)
     return min(since) if since else None
 
 

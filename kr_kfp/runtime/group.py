@@ -199,7 +199,7 @@ class Group:
         """
         attempt = self.attempt + 1
         self._change(lambda _: stop_patch())
-        self._take_away(HURRY)
+        self.hurry(HURRY)
         for pod in self._there():
             # All workers go with their leader; alone they would come back, as part of the old attempt.
             if pod_index(pod) == 0:
@@ -249,13 +249,17 @@ class Group:
         if manifest is not None:
             self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
             if grace is not None:
-                self._take_away(grace)
+                self.hurry(grace)
 
     def _there(self) -> list[Manifest]:
         return [pod for uid, pod in self.pods.items() if uid not in self.gone]
 
-    def _take_away(self, grace: float) -> None:
-        """Shorten the grace of pods that are going, or will: nothing they could still do would count."""
+    def hurry(self, grace: float) -> None:
+        """Shorten the grace of pods that are going, or will: nothing they could still do would count.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+        """
         self._grace = grace
         for pod in self._there():
             self._hurry(pod, grace)

@@ -318,6 +318,7 @@ def test_a_pod_that_is_well_costs_no_request(server: KubeServer) -> None:
         assert not cluster.node_is_lost(restarting)
         assert not cluster.node_is_lost({**pod(0), "spec": {}})
         assert not cluster.node_is_lost(pod(0, deletionTimestamp="2999-01-01T00:00:00Z"))
+        assert not cluster.node_is_lost(pod(0, deletionTimestamp=now(8)))
     assert server.requests == []
 
 
@@ -347,7 +348,7 @@ def test_without_the_right_to_nodes_the_pod_decides(server: KubeServer, ago: flo
     server.fail("get nodes", Fault(status=403, reason="Forbidden", message=denied))
     with connected(server, pod=OWN) as (cluster, api):
         assert cluster.node_is_lost(doubtful(now(ago))) is lost
-        assert cluster.node_is_lost({**pod(0, uid="p1", deletionTimestamp=now(ago))}) is lost
+        assert cluster.node_is_lost({**pod(0, uid="p1", deletionTimestamp=now(ago + 10))}) is lost
         assert api.warnings == [
             "u may not get nodes in the cluster (a ClusterRole grants it). Give it the rights: kr-kfp install; "
             "that a node is lost is concluded from its pods"
