@@ -73,7 +73,9 @@ def act(mode: str, model: dsl.Output[dsl.Model]) -> str:
         while True:
             data.append(bytearray(16 << 20))
     if mode == "wait":
-        time.sleep(600)
+        while not ctx.preempted():
+            time.sleep(0.1)
+        raise SystemExit(143)
     if mode == "short":
         time.sleep(20)
     if mode == "lost" and ctx.attempt == 0:
