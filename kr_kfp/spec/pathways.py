@@ -202,8 +202,12 @@ def worker_pod(step: StepSpec, launch: Launch, metadata: Json) -> Json:
     """
     config = launch.task_config
     pathways = needed(step)
+    inherited = dict(launch.inherited.pod)
+    if step.pod_security == "kfp":
+        # Meant for user code; the servers are left as those who publish them run them.
+        inherited.pop("securityContext", None)
     spec: Json = {
-        **launch.inherited.pod,
+        **inherited,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 30,
         "containers": [_worker(step, launch)],

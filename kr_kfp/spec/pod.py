@@ -129,7 +129,7 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
         "containers": [_container(step, launch)],
         "volumes": [
             {"name": VOLUME, "emptyDir": {}},
-            *_shm_volumes(step, config),
+            *_shm_volumes(step, launch),
             *inherited.volumes,
             *(config.get("volumes") or []),
         ],
@@ -163,9 +163,10 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
     }
 
 
-def _shm_volumes(step: StepSpec, config: Json) -> list[Json]:
-    """Give the volume of ``/dev/shm``; none where the task brings one."""
-    taken = any(str(mount.get("mountPath", "")).rstrip("/") == SHM for mount in config.get("volumeMounts") or ())
+def _shm_volumes(step: StepSpec, launch: Launch) -> list[Json]:
+    """Give the volume of ``/dev/shm``; none where the task brings one, by its settings or on the launcher's pod."""
+    mounts = [*launch.inherited.mounts, *(launch.task_config.get("volumeMounts") or ())]
+    taken = any(str(mount.get("mountPath", "")).rstrip("/") == SHM for mount in mounts)
     if not step.shm or taken:
         return []
     limit = {"sizeLimit": step.shm_size} if step.shm_size else {}
@@ -192,7 +193,7 @@ def _container(step: StepSpec, launch: Launch) -> Json:
         "env": _environment(step, launch),
         "volumeMounts": [
             {"name": VOLUME, "mountPath": FOLDER},
-            *({"name": volume["name"], "mountPath": SHM} for volume in _shm_volumes(step, config)),
+            *({"name": volume["name"], "mountPath": SHM} for volume in _shm_volumes(step, launch)),
             *launch.inherited.mounts,
             *(config.get("volumeMounts") or []),
         ],

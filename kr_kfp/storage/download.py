@@ -146,6 +146,10 @@ class Download:
 
 
 def _write_new(place: str, data: memoryview) -> None:
-    with open(place, "xb", buffering=0) as file:  # noqa: PTH123
+    # Half the system calls of open(), which counts for many small files.
+    file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
         while data:
-            data = data[file.write(data) or 0 :]
+            data = data[os.write(file, data) :]
+    finally:
+        os.close(file)

@@ -20,7 +20,7 @@ class Limits:
 
     Args:
         requests: Requests on their way at the same time, over all items.
-        memory: Bytes of data held at the same time, over all items. The process needs about 100 MB beside it.
+        memory: Bytes of data held at the same time, over all items. The process needs about 40 MB beside it.
         part: Bytes of one ranged read, and of one part of an upload. An object that is not larger moves in one request.
         patience: Seconds for which a request that fails for a passing reason is tried again.
         stall: Seconds without a byte after which a request counts as failed.
@@ -42,6 +42,18 @@ class Limits:
             TypeError: If there is no limit of such a name.
         """
         return cls(**data)
+
+    def flying(self, part: int, share: int) -> int:
+        """Give the number of parts of one upload that may be on their way at the same time.
+
+        Args:
+            part: Bytes of one.
+            share: Part of the memory that the upload may take: 1 for all of it, 2 for half.
+        """
+        # One part is being read and one handed over beside those. Two on their way are worth more memory than meant,
+        # as long as parts are not huge.
+        least = 2 if part <= self.memory // 2 else 1
+        return max(least, self.memory // share // part - 2)
 
     def upload_part(self, size: int) -> int:
         """Give the bytes of one part of an upload: larger for objects that would need too many."""

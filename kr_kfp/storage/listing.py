@@ -68,7 +68,7 @@ async def list_all(session: Session, uri: str) -> list[ObjectMeta]:
     """
     import obstore
 
-    key, store = uris.parse(uri).key, session.bucket(uri).patient
+    key, store = uris.parse(uri).key, session.bucket(uri).listing
     # Stores list in the order of names, and take the last one seen for where to go on.
     found: dict[str, ObjectMeta] = {}
 

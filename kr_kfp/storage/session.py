@@ -47,12 +47,17 @@ class Bucket:
     @functools.cached_property
     def store(self) -> Store:
         """Obstore's store for requests that :meth:`Session.retrying` repeats."""
-        return self._open(patient=False)
+        return self._open(kind="single")
 
     @functools.cached_property
-    def patient(self) -> Store:
-        """Obstore's store for listings and uploads in parts, whose single requests only obstore can repeat."""
-        return self._open(patient=True)
+    def listing(self) -> Store:
+        """Obstore's store for listings, whose pages only obstore can ask for again."""
+        return self._open(kind="listing")
+
+    @functools.cached_property
+    def parts(self) -> Store:
+        """Obstore's store for uploads in parts, which only obstore can send again."""
+        return self._open(kind="parts")
 
 
 class Budget:
@@ -178,19 +183,24 @@ class Session:
         """Give an error as a StorageError; one that is one already stays as it is."""
         return error if isinstance(error, StorageError) else StorageError([self.problem(error, uri)])
 
-    async def retrying(self, operation: Callable[[], Awaitable[T]]) -> T:
+    async def retrying(self, operation: Callable[[], Awaitable[T]], *, tries: int = 1) -> T:
         """Repeat an operation while it fails for passing reasons, with exponential backoff and jitter.
 
         A store that asks to slow down is left alone for two seconds at first, since its Retry-After cannot be seen
         (:mod:`kr_kfp.storage.stores`); after a broken connection the next try comes soon.
+
+        Args:
+            operation: What to do.
+            tries: How often it is tried at least, however long that takes.
         """
         deadline = time.monotonic() + self.limits.patience
         soon, slow = 0.1, 2.0
         while True:
+            tries -= 1
             try:
                 return await operation()
             except Exception as error:
-                if not is_passing(error) or time.monotonic() >= deadline:
+                if not is_passing(error) or (time.monotonic() >= deadline and tries <= 0):
                     raise
                 throttled = is_throttled(error)
             self.check()

@@ -6,7 +6,8 @@ Retry-After, nor hands that header on, and waits the same for a broken connectio
 It does not ask again for an answer that breaks off, and takes a body that ends early without an error for whole. So a
 request that is one operation, which is nearly all of them, is repeated by :meth:`kr_kfp.storage.session.Session.
 retrying` instead, and obstore gives up at once. Pages of a listing and parts of an upload can only be repeated by
-obstore: those go through a store that is patient itself.
+obstore: those go through stores that are patient themselves. The one for parts also waits longer for an answer, since
+some stores put the parts together before they give one; to ask again would find no upload any more.
 
 Where settings name credentials, nothing of the surroundings is mixed in: obstore would read AWS_* for what is missing.
 """
@@ -21,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kr_kfp.errors import Problem, StorageError
@@ -31,7 +32,10 @@ from kr_kfp.storage.settings import StoreSettings
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, GCSStore, RetryConfig, S3Credential, S3Store
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Kind", "Store", "open_store"]
+
+Kind = Literal["single", "listing", "parts"]
+"""What a store is for: requests that are repeated elsewhere, pages of listings, parts of uploads."""
 
 if TYPE_CHECKING:
     Store = GCSStore | S3Store
@@ -40,6 +44,9 @@ else:
 
 _REQUEST_TIMEOUT = timedelta(seconds=300)
 """For one request from connect to the last byte; it moves 8 MiB at most, so this is the floor of 28 kB/s."""
+
+_ASSEMBLY = 10
+"""Times the usual wait for an answer, for a store that puts parts together."""
 
 _METADATA = {"s3": ("169.254.169.254", 80), "gs": ("metadata.google.internal", 80)}
 """Where AWS and Google give a machine its identity."""
@@ -65,7 +72,7 @@ _GOOGLE_SURROUNDINGS = (
 
 
 def open_store(
-    settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[str, str] = os.environ, *, patient: bool = False
+    settings: StoreSettings, bucket: str, limits: Limits, env: Mapping[str, str] = os.environ, *, kind: Kind = "single"
 ) -> Store:
     """Open a bucket. No request is made yet, but for a look whether this machine has an identity at all.
 
@@ -74,7 +81,7 @@ def open_store(
         bucket: Its name.
         limits: Patience and stall go into the client.
         env: The environment that the settings' names are looked up in.
-        patient: Whether obstore repeats requests.
+        kind: What it is for.
 
     Raises:
         StorageError: If a variable or a file that the settings name is not there, or nothing gives any credentials.
@@ -91,10 +98,12 @@ def open_store(
         raise StorageError(problems)
     from obstore.exceptions import BaseError
 
-    client = _client(settings, limits, env, where)
+    stall = limits.stall * (_ASSEMBLY if kind == "parts" else 1)
+    retry = _retry(0.0 if kind == "single" else limits.patience + stall)
+    client = _client(settings, stall, env, where)
     opener = _open_gs if settings.scheme == "gs" else _open_s3
     try:
-        return opener(settings, bucket, env, where, client=client, retry=_retry(limits, patient=patient))
+        return opener(settings, bucket, env, where, client=client, retry=retry)
     except (BaseError, ValueError) as error:
         reason = f"{error}\n".partition("\n")[0].rstrip(".")
         fix = "correct its settings: credentials, CA file, endpoint"
@@ -143,7 +152,7 @@ def _open_s3(
     return S3Store(
         bucket,
         config=config,  # type: ignore[arg-type] # built of S3Config's own keys
-        client_options={**client, "allow_http": endpoint.startswith("http://")},
+        client_options=_for_endpoint(client, endpoint),
         retry_config=retry,
         credential_provider=_s3_keys(settings, env) if settings.access_key_env and not settings.anonymous else None,
     )
@@ -182,7 +191,7 @@ def _open_gs(
         return GCSStore(
             bucket,
             config=config | credentials,  # type: ignore[arg-type] # built of GCSConfig's own keys
-            client_options={**client, "allow_http": endpoint.startswith("http://")},
+            client_options=_for_endpoint(client, endpoint),
             retry_config=retry,
             **extra,
         )
@@ -239,19 +248,19 @@ def _s3_keys(settings: StoreSettings, env: Mapping[str, str]) -> Callable[[], S3
     return keys
 
 
-def _retry(limits: Limits, *, patient: bool) -> RetryConfig:
-    if not patient:
+def _retry(patience: float) -> RetryConfig:
+    if not patience:
         return {"max_retries": 0}
     # The first wait, which is also the shortest one, suits a store that asks to slow down. Time decides, not the count.
     backoff: BackoffConfig = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=20), "base": 2}
-    return {"backoff": backoff, "max_retries": 1000, "retry_timeout": timedelta(seconds=limits.patience)}
+    return {"backoff": backoff, "max_retries": 1000, "retry_timeout": timedelta(seconds=patience)}
 
 
-def _client(settings: StoreSettings, limits: Limits, env: Mapping[str, str], where: str) -> ClientConfig:
+def _client(settings: StoreSettings, stall: float, env: Mapping[str, str], where: str) -> ClientConfig:
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=10),
-        "read_timeout": timedelta(seconds=limits.stall),
-        "timeout": _REQUEST_TIMEOUT,
+        "read_timeout": timedelta(seconds=stall),
+        "timeout": max(_REQUEST_TIMEOUT, timedelta(seconds=2 * stall)),
         "pool_idle_timeout": timedelta(seconds=30),
         "user_agent": "kr-kfp",
     }
@@ -264,6 +273,15 @@ def _client(settings: StoreSettings, limits: Limits, env: Mapping[str, str], whe
             text = f"the CA file {file} cannot be read: {problem.strerror}."
             raise StorageError([Problem(where, text, "name a file with certificates in PEM form")]) from problem
     return client
+
+
+def _for_endpoint(client: ClientConfig, endpoint: str) -> ClientConfig:
+    """Allow plain HTTP where the endpoint asks for it; a CA is then not even read in, which takes time."""
+    if not endpoint.startswith("http://"):
+        return client
+    plain: ClientConfig = {**client, "allow_http": True}
+    plain.pop("root_certificate", None)
+    return plain
 
 
 def _demand_identity(scheme: str, names: Sequence[str], env: Mapping[str, str], where: str) -> None:

@@ -7,12 +7,13 @@ import hashlib
 import os
 import time
 from collections.abc import Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import local, uris
 from kr_kfp.storage.limits import MIB
 from kr_kfp.storage.listing import EMPTY_FOLDER, Entry, list_all
+from kr_kfp.storage.parts import PartsUpload, changed
 from kr_kfp.storage.read import md5_of, read_whole
 from kr_kfp.storage.reasons import BrokenOffError
 from kr_kfp.storage.run import Item
@@ -108,7 +109,7 @@ class Upload:
 
         try:
             there = await self._sizes(self._bucket)
-            await obstore.delete_async(self._bucket.patient, [key for key in self._begun if key in there])
+            await obstore.delete_async(self._bucket.listing, [key for key in self._begun if key in there])
         except FileNotFoundError:
             return []
         except Exception as error:  # noqa: BLE001 - whatever it is, the failure that led here is what matters
@@ -149,11 +150,15 @@ class Upload:
         """
         bucket, key = self._place(name, size or 0)
         async with self.session.memory.hold(size or 0):
-            data = b"" if size is None else await threaded(self._read, name, size)
+            if size is None:
+                data = b""
+            else:
+                data = self._read(name, size) if size <= _INLINE else await threaded(self._read, name, size)
             result = await self.session.retrying(lambda: _put(bucket, key, data))
             self._written = True
             etag = (result["e_tag"] or "").strip('"')
-            expected = md5_of(bucket, etag)
+            # A signed request to S3 carries the SHA-256 of its body, which the store compares itself.
+            expected = md5_of(bucket, etag) if self._location.scheme == "gs" else ""
             if expected and hashlib.md5(data, usedforsecurity=False).hexdigest() != expected:
                 await self._reread(bucket, Entry(key=key, path=name, size=len(data), etag=etag), data)
         self.session.moved(self.item.name, len(data))
@@ -166,30 +171,9 @@ class Upload:
         bucket.etags_are_md5 = False
 
     async def _large(self, name: str, size: int, *, share: int) -> None:
-        """Write an object in parts. When cancelled, the upload is aborted first."""
-        import obstore
-
         bucket, key = self._place(name, size)
-        part = self.session.limits.upload_part(size)
-        # One part is being read and one handed over, beside those on their way.
-        flying = max(1, self.session.limits.memory // share // part - 2)
-        async with self.session.memory.hold((flying + 2) * part):
-
-            async def upload() -> None:
-                with _Parts(self.session, self._path(name), size, part, self.item) as parts:
-                    running = asyncio.ensure_future(
-                        obstore.put_async(
-                            bucket.patient, key, parts, use_multipart=True, chunk_size=part, max_concurrency=flying
-                        )
-                    )
-                    try:
-                        await asyncio.shield(running)
-                    except asyncio.CancelledError:
-                        parts.abandoned = True
-                        await undisturbed(asyncio.wait([running]))
-                        raise
-
-            await self.session.retrying(upload)
+        upload = PartsUpload(self.session, bucket, key, path=self._path(name), size=size, name=self.item.name)
+        await upload.put(share=share)
         self._written = True
 
     def _place(self, name: str, size: int) -> tuple[Bucket, str]:
@@ -206,7 +190,7 @@ class Upload:
         with open(self._path(name), "rb", buffering=0) as file:  # noqa: PTH123
             data = file.readall()
         if len(data) != size:
-            raise _changed(self._path(name), size, len(data))
+            raise changed(self._path(name), size, len(data))
         return data
 
     async def _sizes(self, bucket: Bucket) -> dict[str, int]:
@@ -241,47 +225,3 @@ async def _put(bucket: Bucket, key: str, data: bytes) -> PutResult:
         await undisturbed(asyncio.wait([running], timeout=_LAST_ANSWER))
         running.cancel()
         raise
-
-
-class _Parts:
-    """The parts of a file, one after the other; obstore asks for them from threads of its own.
-
-    Raising is the way to make obstore abort an upload.
-    """
-
-    def __init__(self, session: Session, path: str, size: int, part: int, item: Item) -> None:
-        self.abandoned = False
-        self._session = session
-        self._path = path
-        self._size = size
-        self._part = part
-        self._item = item
-        self._read = 0
-        self._file = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115 - closed by __exit__
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> bytes:
-        self._session.check()
-        if self.abandoned:
-            raise StorageError([Problem(self._item.uri, "was given up, since another upload failed.")])
-        data = self._file.read(self._part) or b""
-        self._read += len(data)
-        if (not data and self._read < self._size) or self._read > self._size:
-            raise _changed(self._path, self._size, self._read)
-        if not data:
-            raise StopIteration
-        self._session.moved(self._item.name, len(data))
-        return data
-
-
-def _changed(path: str, before: int, now: int) -> StorageError:
-    text = f"changed from {before} to {now} bytes or more while it was read."
-    return StorageError([Problem(path, text, "end whatever writes it before the function returns")])

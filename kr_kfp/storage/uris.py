@@ -8,6 +8,7 @@ is percent-decoded.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ def is_managed(uri: str, *, workspace: bool = False) -> bool:
     return is_local(uri) or uri.partition("://")[0] in MOUNTS
 
 
+@functools.lru_cache(maxsize=64)  # an artifact's URI is asked for with each of its files
 def parse(uri: str) -> Location:
     """Take a URI apart.
 

@@ -191,6 +191,11 @@ class ControlPlane:
             "--proxy-mode=iptables",
             f"--cluster-cidr={self.places.pods}.0.0/16",
             "--hostname-override=node-0",
+            # Connection tracking is the machine's own affair: its limit cannot be set from in here, and asking for
+            # another one than it has ends the program.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
         ]
 
     def _corefile(self) -> str:

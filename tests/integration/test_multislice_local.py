@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import kr_kfp.testing
+from tests.local_kit import local_root_fixture
 from tests.steps import left_over, over_slices
 
+__all__ = ["local_root_fixture"]
 
-def test_two_slices_are_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_two_slices_are_one_program(tmp_path: Path, local_root: Path) -> None:
     """Process ids follow the slices, each host knows its slice and its place in it, and a sum goes over all devices."""
-    monkeypatch.setenv("KR_KFP_LOCAL_ROOT", str(tmp_path / "c"))
     seen = kr_kfp.testing.run(over_slices, root=tmp_path / "task").output
     assert seen == {
         "devices": 16,
@@ -29,4 +29,4 @@ def test_two_slices_are_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "addresses": 1,
         "megascale": ["MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"],
     }
-    assert left_over(str(tmp_path / "c")) == []
+    assert left_over(str(local_root)) == []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from kfp import local
 
 import kr_kfp.testing
 from kr_kfp.cluster.local import LocalCluster
 from kr_kfp_pipelines.training.pathways_train import pathways_train
 from kr_kfp_pipelines.training.pathways_train.pipeline import train_rings
-from tests.local_kit import until
+from tests.local_kit import local_root_fixture, until
 from tests.steps import launching, left_over, sees_all, starts_of
+
+__all__ = ["local_root_fixture"]
 
 
 def test_the_pipeline_trains(tmp_path: Path) -> None:
@@ -34,9 +35,8 @@ def test_a_wrong_batch_is_told(tmp_path: Path) -> None:
     assert "ValueError: batch=100: give a multiple of the 16 devices" in result.log
 
 
-def test_the_function_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_function_runs_once(tmp_path: Path, local_root: Path) -> None:
     """Two slices of two hosts are five pods, one process of user code, one host of context, and sixteen devices."""
-    monkeypatch.setenv("KR_KFP_LOCAL_ROOT", str(tmp_path / "c"))
     with launching(sees_all, tmp_path / "task", {"mark": str(tmp_path / "mark"), "seconds": 0.0}) as launch:
         assert launch.wait(60) == 0
         log = launch.text()
@@ -54,20 +54,19 @@ def test_the_function_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "4 hosts of v5p-16, 4 chips each, topology 2x2x2, and a head without accelerator" in log
     assert "all 5 pods run after" in log
     assert "the function runs once and sees 16 devices" in log
-    assert left_over(str(tmp_path / "c")) == []
+    assert left_over(str(local_root)) == []
 
 
-def test_a_lost_worker_restarts_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_worker_restarts_the_group(tmp_path: Path, local_root: Path) -> None:
     """A worker's pod that goes away is infrastructure loss: the function starts once more, as attempt 1."""
-    monkeypatch.setenv("KR_KFP_LOCAL_ROOT", str(tmp_path / "c"))
     with launching(sees_all, tmp_path / "task", {"mark": str(tmp_path / "mark"), "seconds": 60.0}) as launch:
         until(lambda: starts_of(tmp_path / "mark"), "the function")
         cluster = LocalCluster()
-        (group,) = (path.name for path in (tmp_path / "c").iterdir() if not path.name.startswith("."))
+        (group,) = (path.name for path in local_root.iterdir() if not path.name.startswith("."))
         pod = next(p for p in cluster.list_pods(group) if p["metadata"]["name"] == f"{group}-0-3")
         cluster.delete_pod(pod["metadata"]["name"], uid=pod["metadata"]["uid"])
         assert launch.wait(60) == 0
         log = launch.text()
     assert "Pathways worker 2 was lost: pod" in log
     assert starts_of(tmp_path / "mark") == ["start host=0 attempt=0", "start host=0 attempt=1"]
-    assert left_over(str(tmp_path / "c")) == []
+    assert left_over(str(local_root)) == []

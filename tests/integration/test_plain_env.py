@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import kr_kfp.testing
+from tests.local_kit import local_root_fixture
 from tests.steps import left_over, plain_env
+
+__all__ = ["local_root_fixture"]
 
 STANDINS = Path(__file__).parents[1] / "standins"
 
@@ -23,9 +26,8 @@ def with_torch() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("framework", ["torch", "auto"])
-def test_two_hosts_of_two_processes(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_hosts_of_two_processes(framework: str, tmp_path: Path, local_root: Path) -> None:
     """All four processes join, each with ranks, sizes and place of its own; auto takes torch for several processes."""
-    monkeypatch.setenv("KR_KFP_LOCAL_ROOT", str(tmp_path / "c"))
     step = plain_env.options(framework=framework, logs="all")  # type: ignore[arg-type]
     result = kr_kfp.testing.run(step, root=tmp_path / "task", env=with_torch())
     assert result.output == {
@@ -36,12 +38,11 @@ def test_two_hosts_of_two_processes(framework: str, tmp_path: Path, monkeypatch:
     }
     why = " (by what can be imported; several processes on a host are PyTorch's)" if framework == "auto" else ""
     assert result.log.count(f"kr_kfp: framework torch{why}\n") == 4
-    assert left_over(str(tmp_path / "c")) == []
+    assert left_over(str(local_root)) == []
 
 
-def test_torch_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_is_not_there(tmp_path: Path, local_root: Path) -> None:
     """A framework that was asked for and cannot be imported is one clear error."""
-    monkeypatch.setenv("KR_KFP_LOCAL_ROOT", str(tmp_path / "c"))
     result = kr_kfp.testing.run(plain_env, root=tmp_path / "task", check=False)
     assert result.exit_code == 1
     assert "framework='torch', but torch cannot be imported in this image. Add it to packages_to_install" in result.log

@@ -56,7 +56,9 @@ def stop(process: subprocess.Popen[str]) -> None:
             pipe.close()
 
 
-def wait_for_port(process: subprocess.Popen[str], port: int, *, log: Path, seconds: float = 20) -> None:
+def wait_for_port(
+    process: subprocess.Popen[str], port: int, *, log: Path, seconds: float = 20, host: str = "127.0.0.1"
+) -> None:
     """Wait until a server listens.
 
     Raises:
@@ -65,7 +67,7 @@ def wait_for_port(process: subprocess.Popen[str], port: int, *, log: Path, secon
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((host, port), timeout=1).close()
         except OSError:
             time.sleep(0.02)
         else:

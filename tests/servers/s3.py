@@ -117,13 +117,16 @@ class S3Server:
 
 
 @contextmanager
-def run_s3(folder: Path, *, region: str = "us-east-1", concurrency: int = 5000) -> Iterator[S3Server]:
+def run_s3(
+    folder: Path, *, region: str = "us-east-1", concurrency: int = 5000, host: str = "127.0.0.1"
+) -> Iterator[S3Server]:
     """Run a server as long as the context is open.
 
     Args:
         folder: An empty folder for its data and log.
         region: Its region.
         concurrency: Most actions that it carries out at a time.
+        host: The address it listens at: for pods of a test's cluster, this machine's in their network.
     """
     data, accounts, meta = folder / "data", folder / "accounts", folder / "meta"
     for place in (data, accounts, meta):
@@ -131,14 +134,14 @@ def run_s3(folder: Path, *, region: str = "us-east-1", concurrency: int = 5000) 
     log = folder / "s3.log"
     root = _new_user("root")
     port = process.free_port()
-    endpoint = f"http://127.0.0.1:{port}"
+    endpoint = f"http://{host}:{port}"
     program = str(build.binary("versitygw"))
     env = {**os.environ, "ROOT_ACCESS_KEY": root.access_key, "ROOT_SECRET_KEY": root.secret_key}
-    options = ["--port", f"127.0.0.1:{port}", "--region", region, "--iam-dir", str(accounts), "--keep-alive", "--quiet"]
+    options = ["--port", f"{host}:{port}", "--region", region, "--iam-dir", str(accounts), "--keep-alive", "--quiet"]
     stored = ["posix", "--concurrency", str(concurrency), *_metadata(meta), str(data)]
     server = process.start([program, *options, *stored], log=log, env=env)
     try:
-        process.wait_for_port(server, port, log=log)
+        process.wait_for_port(server, port, log=log, host=host)
         users = {"writer": "userplus", "reader": "user", "stranger": "user"}
         made = {name: _add_user(program, endpoint, region, root, name, role) for name, role in users.items()}
         yield S3Server(endpoint=endpoint, region=region, folder=data, **made)

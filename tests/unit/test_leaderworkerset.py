@@ -258,12 +258,16 @@ def test_shared_memory(size: str, limit: dict[str, str]) -> None:
     }
     assert container(build(step, LAUNCH))["volumeMounts"][1] == {"name": "kr-kfp-shm", "mountPath": "/dev/shm"}
     assert crd.validate(build(step, LAUNCH)) == []
-    config = {
+    config: dict[str, Any] = {
         "volumes": [{"name": "mine", "emptyDir": {}}],
         "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}],
     }
     own = build(step, replace(LAUNCH, task_config=config))
     assert [volume["name"] for volume in pod(own)["volumes"]] == ["kr-kfp", "mine", *SCRATCH]
+    inherited = Inherited(volumes=tuple(config["volumes"]), mounts=tuple(config["volumeMounts"]))
+    from_the_launcher = build(step, replace(LAUNCH, inherited=inherited))
+    assert pod(from_the_launcher)["volumes"] == pod(own)["volumes"]
+    assert container(from_the_launcher)["volumeMounts"] == container(own)["volumeMounts"]
     assert [mount["name"] for mount in container(own)["volumeMounts"]] == ["kr-kfp", "mine", *SCRATCH]
 
 

@@ -113,6 +113,17 @@ def test_what_the_launchers_pod_says() -> None:
     assert default["containers"][0]["securityContext"] == {**CONFINED, **context}
 
 
+def test_servers_do_not_inherit_a_context() -> None:
+    """What KFP says of the launcher's pod is about user code: workers get it under the restricted profile alone."""
+    launch = replace(LAUNCH, inherited=Inherited(pod={"securityContext": {"runAsUser": 7, "fsGroup": 8}}))
+    step = STEPS["pathways"]
+    found = pods(step, launch)
+    assert found["leaderTemplate"]["securityContext"] == {"runAsUser": 7, "fsGroup": 8}
+    assert "securityContext" not in found["workerTemplate"]
+    restricted = pods(replace(step, pod_security="restricted"), launch)["workerTemplate"]
+    assert (restricted["securityContext"]["runAsUser"], restricted["securityContext"]["fsGroup"]) == (7, 8)
+
+
 def test_folders_that_any_user_can_write_to() -> None:
     """KFP's emptyDirs are there for user code and for what brings kr_kfp; a mount of the user's own stays."""
     spec = pods(STEPS["pathways"])["leaderTemplate"]

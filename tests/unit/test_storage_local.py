@@ -224,3 +224,11 @@ def test_parts_of_uploads_stay_below_the_stores_limit() -> None:
     limits = Limits()
     assert limits.upload_part(1) == limits.upload_part(9000 * limits.part) == limits.part
     assert -(-5_000_000_000_000 // limits.upload_part(5_000_000_000_000)) == 9000
+
+
+@pytest.mark.parametrize(
+    ("part", "share", "flying"), [(8, 1, 14), (8, 2, 6), (23, 1, 3), (64, 2, 2), (65, 1, 1), (560, 1, 1)]
+)
+def test_parts_on_their_way(part: int, share: int, flying: int) -> None:
+    """As many as the memory holds beside the two in hand, two at least, one if parts are huge."""
+    assert Limits().flying(part * 1024 * 1024, share) == flying
