@@ -18,7 +18,7 @@ FROM base AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
-COPY docker /src/docker
+COPY images /src/images
 # Debian's own Python may be installed into only in a venv; the images' has no pip of its own, which saves 10 MB.
 # kr_kfp comes from a folder beside the venv: as a layer of its own, last, since it changes most.
 RUN python3 -m venv /opt/build \
