@@ -49,6 +49,9 @@ def build(step: StepSpec, launch: Launch) -> Json:
     if single:
         group["leaderTemplate"] = template
         group["workerTemplate"] = worker_pod(step, launch, template["metadata"])
+    if in_subgroups and not single:
+        # LWS 0.9.0 marks workers only: an unmarked leader gets TPU_WORKER_ID=-1 (lws pkg/utils/accelerators/tpu.go).
+        template["metadata"]["annotations"][f"{LABEL}/leader-requests-tpus"] = "true"
     if in_subgroups:
         kind = "LeaderExcluded" if single else "LeaderWorker"
         group["subGroupPolicy"] = {"subGroupSize": step.hosts_per_slice, "subGroupPolicyType": kind}

@@ -216,6 +216,9 @@ def test_two_slices() -> None:
     group = manifest["spec"]["leaderWorkerTemplate"]
     assert group["size"] == 8
     assert group["subGroupPolicy"] == {"subGroupSize": 4, "subGroupPolicyType": "LeaderWorker"}
+    assert (
+        group["workerTemplate"]["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/leader-requests-tpus"] == "true"
+    )
     assert manifest["metadata"]["annotations"] == {
         "kr-kfp.dev/identity": "run-1/p-x.root.train",
         "kr-kfp.dev/holder": "holder-uid",
