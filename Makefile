@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BIN := .venv/bin
-BENCHES := bench/compile.py bench/import.py bench/local_overhead.py
+BENCHES := bench/compile.py bench/import.py bench/local_overhead.py bench/transfer.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -49,20 +49,20 @@ format: .venv/.installed ## Put the code into form
 golden: .venv/.installed ## Write the committed compiled files anew; look at `git diff` afterwards
 	KR_KFP_REGENERATE=1 $(BIN)/python -m pytest -q tests/golden
 
-bench: .venv/.installed ## Measure compile time, import time and the cost of the local cluster
+bench: .venv/.installed ## Measure compile and import time, the local cluster and transfers
 	@for bench in $(BENCHES); do echo "$$bench"; $(BIN)/python $$bench || exit 1; done
 
 dist: .venv/.installed ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --outdir dist .
 
-lock: build/lock/bin/uv ## Renew requirements.lock and docker/*.lock with the newest releases that are allowed
+lock: build/lock/bin/uv ## Renew requirements.lock and images/*.lock with the newest releases that are allowed
 	build/lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements.lock --quiet
 	for image in build launcher train; do \
-		build/lock/bin/uv pip compile docker/$$image.in --constraint requirements.lock --universal \
+		build/lock/bin/uv pip compile images/$$image.in --constraint requirements.lock --universal \
 			--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-			--custom-compile-command "make lock" --output-file docker/$$image.lock --quiet || exit 1; \
+			--custom-compile-command "make lock" --output-file images/$$image.lock --quiet || exit 1; \
 	done
 
 clean: ## Remove what was built and set up here

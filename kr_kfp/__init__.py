@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kr_kfp.authoring.component import Component, component
     from kr_kfp.authoring.load import load_component
     from kr_kfp.errors import DeclarationError, KrKfpError, Problem
-    from kr_kfp.spec.step import ConfigKey, Gpu, Secret, Tpu
+    from kr_kfp.spec.step import ConfigKey, Gpu, Pathways, Secret, Tpu
 
 __all__ = [
     "Component",
@@ -24,6 +24,7 @@ __all__ = [
     "DeclarationError",
     "Gpu",
     "KrKfpError",
+    "Pathways",
     "Problem",
     "Secret",
     "Tpu",
@@ -40,6 +41,7 @@ _HOME = {
     "Context": "kr_kfp._context",
     "DeclarationError": "kr_kfp.errors",
     "Gpu": "kr_kfp.spec.step",
+    "Pathways": "kr_kfp.spec.step",
     "KrKfpError": "kr_kfp.errors",
     "Problem": "kr_kfp.errors",
     "Secret": "kr_kfp.spec.step",

@@ -2,10 +2,13 @@
 
 ```
 KrKfpError
+├── UnknownAcceleratorError  no accelerator of this name (in kr_kfp.spec.accelerators, beside the registry)
 ├── DeclarationError     a component, its options or a task is declared wrongly; lists every Problem
 ├── WireError            a message between author, launcher and host cannot be read
 ├── SetupError           the step's surroundings are wrong (package missing, JAX touched too early, ...)
 ├── StepFailedError      the step ran and failed; carries the diagnosis
+├── StorageError         data could not be moved; lists every Problem, each with its URI
+│   └── StorageStoppedError  it was told to stop (SIGTERM) before all was there
 └── ClusterError         the cluster refused or failed a request
     ├── NotFoundError    the object is not there (any more)
     ├── ConflictError    it exists already, or somebody changed it first
@@ -31,6 +34,8 @@ __all__ = [
     "Problem",
     "SetupError",
     "StepFailedError",
+    "StorageError",
+    "StorageStoppedError",
     "UnavailableError",
     "WireError",
 ]
@@ -87,6 +92,29 @@ class SetupError(KrKfpError, RuntimeError):
 
 class StepFailedError(KrKfpError, RuntimeError):
     """A step ran and failed; the message is its diagnosis."""
+
+
+class StorageError(KrKfpError, RuntimeError):
+    """Data could not be moved; every problem is listed at once, without any secret.
+
+    Attributes:
+        problems: All problems found; ``path`` of each is the URI or local path it is about.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        texts = [str(problem) for problem in self.problems]
+        if len(texts) == 1:
+            super().__init__(texts[0])
+        else:
+            super().__init__("\n".join([f"{len(texts)} problems", *(f"  {n}. {t}" for n, t in enumerate(texts, 1))]))
+
+    def __reduce__(self) -> tuple[type[StorageError], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
+
+class StorageStoppedError(StorageError):
+    """A transfer was told to stop (SIGTERM) before all was there."""
 
 
 class ClusterError(KrKfpError, RuntimeError):

@@ -14,19 +14,20 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kr_kfp.errors import WireError
-from kr_kfp.wire import EXECUTOR_INPUT_MARK, TASK_CONFIG_INPUT, Json
+from kr_kfp.wire import EXECUTOR_INPUT_MARK, SCRATCH_INPUT, TASK_CONFIG_INPUT, Json
 
 __all__ = [
     "CHECKPOINT_FOLDER",
     "KFP_EXECUTOR",
     "OUR_EXECUTOR",
+    "artifact_uris",
     "attempt_uri",
     "checkpoint_dir",
     "host_input",
-    "is_local",
     "output_uris",
     "restore_python",
     "split_command",
+    "take_scratch",
     "take_task_config",
     "with_executor",
 ]
@@ -116,9 +117,15 @@ def take_task_config(executor_input: Json) -> tuple[Json, Json]:
     return rest, {key: value for key, value in config.items() if value}
 
 
-def is_local(uri: str) -> bool:
-    """Tell whether a URI is a path of this machine (kfp.local's are plain paths)."""
-    return "://" not in uri or uri.startswith("file://")
+def take_scratch(executor_input: Json) -> tuple[Json, str]:
+    """Take the scratch location that a pipeline gave to Pathways out of the ExecutorInput.
+
+    Returns:
+        The ExecutorInput without it, and the location (empty if there was none).
+    """
+    rest = copy.deepcopy(executor_input)
+    values = (rest.get("inputs") or {}).get("parameterValues") or {}
+    return rest, str(values.pop(SCRATCH_INPUT, None) or "")
 
 
 def attempt_uri(uri: str, attempt: int) -> str:
@@ -137,6 +144,14 @@ def _output_artifacts(executor_input: Json) -> Iterator[tuple[str, Json]]:
     for name, group in ((executor_input.get("outputs") or {}).get("artifacts") or {}).items():
         for artifact in group.get("artifacts") or ():
             yield name, artifact
+
+
+def artifact_uris(executor_input: Json) -> dict[str, Json]:
+    """Give every input and output artifact by its URI, as ExecutorInput describes it."""
+    inputs = ((executor_input.get("inputs") or {}).get("artifacts") or {}).values()
+    found = [artifact for group in inputs for artifact in group.get("artifacts") or ()]
+    found += [artifact for _, artifact in _output_artifacts(executor_input)]
+    return {artifact["uri"]: artifact for artifact in found if artifact.get("uri")}
 
 
 def output_uris(executor_input: Json) -> dict[str, str]:

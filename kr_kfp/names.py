@@ -16,6 +16,7 @@ __all__ = [
     "HOLDER_ANNOTATION",
     "IDENTITY_ANNOTATION",
     "MANAGED_BY_LABEL",
+    "PATHWAYS_ENV",
     "RAN_ANNOTATION",
     "RUN_LABEL",
     "TASK_LABEL",
@@ -35,6 +36,9 @@ IDENTITY_ANNOTATION = "kr-kfp.dev/identity"
 HOLDER_ANNOTATION = "kr-kfp.dev/holder"
 
 ATTEMPT_ENV = "KR_KFP_ATTEMPT"
+
+PATHWAYS_ENV = "KR_KFP_PATHWAYS"
+"""Server image with its tag, where the function runs on Pathways."""
 
 
 def group_name(task: str, identity: str) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "MESSAGE_LIMIT",
     "OUTCOME_PREFIX",
     "PROTOCOL",
+    "SCRATCH_INPUT",
     "TASK_CONFIG_INPUT",
     "ErrorInfo",
     "ExitCode",
@@ -70,6 +71,13 @@ EXECUTOR_INPUT_MARK = "{{kr-kfp.executor-input}}"
 TASK_CONFIG_INPUT = "kr_kfp_task_config"
 """Input of the component's spec through which KFP's TaskConfig arrives; never an argument of the function."""
 
+SCRATCH_INPUT = "kr_kfp_pathways_scratch"
+"""Input of the component's spec through which a Pathways scratch location that is known only at run time arrives."""
+
+
+UPLOADING = "kr_kfp: the function returned; its outputs go to their URIs"
+"""What the leader's runner prints before it uploads: from then on other hosts' finish_grace is no limit for it."""
+
 
 class ExitCode:
     """Exit codes of kr_kfp's own commands; anything else is the user process's own."""
@@ -78,6 +86,7 @@ class ExitCode:
     FAILED = 1
     USAGE = 2
     SETUP = 64
+    STORAGE = 65
     STOPPED = 75
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.servers.fixtures",)
+
 TIERS = ("unit", "property", "golden", "contract", "integration", "cluster")
 """The folders of tests, in the order in which they run: what fails fast comes first."""
 
@@ -15,6 +17,10 @@ _SERIAL = ("integration", "cluster")
 
 _FOREIGN = ("CLUSTER_SPEC", "JAX_", "KERAS_", "KFP_", "KR_KFP_", "KUBERNETES_", "LWS_", "MASTER_", "TPU_", "XLA_FLAGS")
 _KEPT = ("KR_KFP_REGENERATE",)
+
+# JAX reads this once, when it is imported, which some modules of tests do while they are collected. Without it an
+# installed libtpu is asked for chips, and waits for ever where there are none.
+os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -251,3 +251,24 @@ def fails(count: int) -> None:
     """Raise an exception."""
     msg = f"count is {count}, and that is too many"
     raise ValueError(msg)
+
+
+def scratch_from_inputs(options: Callable[..., Any], settings: Callable[[Any], Any]) -> BaseComponent:
+    """Make a pipeline that gives its input, alone and inside a text, as scratch location of two steps."""
+
+    @dsl.pipeline(name="given")
+    def given(bucket: str = "gs://bucket/tmp") -> None:
+        options(backend="pathways", pathways=settings(bucket))(epochs=1)
+        options(backend="pathways", pathways=settings(f"{bucket}/more"))(epochs=1)
+
+    return given
+
+
+def once(step: Callable[..., Any]) -> BaseComponent:
+    """Make a pipeline of one step that takes epochs."""
+
+    @dsl.pipeline(name="once")
+    def outer() -> None:
+        step(epochs=1)
+
+    return outer

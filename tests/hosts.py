@@ -88,6 +88,13 @@ class Host:
         """Give its log so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
+    def await_text(self, wanted: str, seconds: float = 30.0) -> str:
+        """Wait until the log holds a text, and give the log."""
+        for _ in until(seconds, f"{wanted!r} in the log"):
+            if wanted in self.text():
+                break
+        return self.text()
+
     def outcome(self) -> Outcome:
         """Give the outcome in its termination message."""
         read = parse_message(self.termination.read_text(encoding="utf-8"))

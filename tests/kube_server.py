@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 Json = dict[str, Any]
 
@@ -413,6 +413,8 @@ def _merge(value: Any, patch: Any) -> Any:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Headers and body are two writes: the second would wait 40 ms for the reader's delayed acknowledgement.
+    disable_nagle_algorithm = True
 
     @property
     def kube(self) -> KubeServer:
@@ -433,7 +435,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         request = Request(
-            self.command, parts.path, query, {key.title(): value for key, value in self.headers.items()}, body
+            self.command, unquote(parts.path), query, {key.title(): value for key, value in self.headers.items()}, body
         )
         self.kube.requests.append(request)
         fault = self.kube.take_fault(request.kind)

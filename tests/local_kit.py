@@ -162,6 +162,15 @@ def manifest(command: Sequence[str], *, name: str = "train", hosts: int = 1, **s
     }
 
 
+@pytest.fixture(name="local_root")
+def local_root_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a root folder for groups with a short name: a socket's path is limited, and tmp_path may be long."""
+    root = Path(tempfile.mkdtemp(prefix="kr-"))
+    monkeypatch.setenv(ROOT_ENV, os.fspath(root))
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
 @pytest.fixture(name="kit")
 def kit_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     """Give a local cluster of its own and see to it that no process and no folder of it is left."""

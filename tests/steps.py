@@ -21,7 +21,17 @@ from kfp import dsl
 import kr_kfp
 from kr_kfp.wire import TASK_CONFIG_INPUT
 
-__all__ = ["Launch", "command_of", "fault", "launching", "left_over", "starts_of"]
+__all__ = [
+    "Launch",
+    "command_of",
+    "fault",
+    "launching",
+    "left_over",
+    "over_slices",
+    "plain_env",
+    "sees_all",
+    "starts_of",
+]
 
 
 @kr_kfp.component(hosts=2, backend="lws", base_image="python:3.12", install_kfp_package=False, finish_grace="60s")
@@ -84,6 +94,97 @@ def fault(
         model.metadata["attempt"] = ctx.attempt
     sys.stdout.flush()
     return ctx.attempt
+
+
+@kr_kfp.component(
+    accelerator="v5p-16",
+    slices=2,
+    backend="pathways",
+    pathways=kr_kfp.Pathways(scratch="gs://bucket/tmp", version="jax-0.10.0"),
+    base_image="python:3.12",
+    install_kfp_package=False,
+)
+def sees_all(mark: str, seconds: float = 0.0) -> dict:  # type: ignore[type-arg]
+    """Give what the function sees on the head of a Pathways group; stay for ``seconds`` in attempt 0."""
+    import os
+    import time
+    from pathlib import Path
+
+    import jax
+
+    ctx = kr_kfp.context()
+    with Path(mark).open("a") as notes:
+        notes.write(f"start host={ctx.host} attempt={ctx.attempt} pid={os.getpid()}\n")
+    if ctx.attempt == 0:
+        time.sleep(seconds)
+    return {
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "hosts": ctx.hosts,
+        "host": ctx.host,
+        "platform": jax.devices()[0].platform,
+        "coordinator": os.environ.get("JAX_COORDINATOR_ADDRESS", ""),
+        "keras": os.environ.get("KERAS_BACKEND", ""),
+    }
+
+
+@kr_kfp.component(
+    accelerator="v5p-16", slices=2, base_image="python:3.12", install_kfp_package=False, finish_grace="60s"
+)
+def over_slices() -> dict:  # type: ignore[type-arg]
+    """Add up the numbers of all devices of two slices, and give what each host sees of its place."""
+    import os
+
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    ctx = kr_kfp.context()
+    # A mesh whose first axis goes over the slices, as for training; CPU devices do not know theirs (slice_index).
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 8), ("slice", "chip"))
+    assert [device.process_index for device in jax.devices()] == [n // 4 for n in range(16)]
+    numbers = np.arange(16, dtype=np.int32).reshape(2, 8)
+    cut, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("slice", "chip"), ()))  # type: ignore[no-untyped-call]
+    sharded = jax.make_array_from_callback((2, 8), cut, lambda index: numbers[index])
+    total = jax.jit(lambda x: x.sum(), out_shardings=whole)(sharded)
+    of_slices = jax.jit(lambda x: x.sum(axis=1), out_shardings=whole)(sharded)
+    mine = [
+        ctx.host,
+        jax.process_index(),
+        ctx.slice,
+        int(os.environ["MEGASCALE_SLICE_ID"]),
+        int(os.environ["TPU_WORKER_ID"]),
+        int(os.environ["RANK"]),
+    ]
+    places = multihost_utils.process_allgather(np.array(mine, np.int32))
+    return {
+        "devices": jax.device_count(),
+        "total": int(total),
+        "of_slices": np.asarray(of_slices).tolist(),
+        "slices": ctx.slices,
+        "places": np.asarray(places).tolist(),
+        "addresses": os.environ["TPU_PROCESS_ADDRESSES"].count(","),
+        "megascale": sorted(name for name in os.environ if name.startswith("MEGASCALE_")),
+    }
+
+
+@kr_kfp.component(hosts=2, processes_per_host=2, framework="torch", base_image="python:3.12", install_kfp_package=False)
+def plain_env() -> dict:  # type: ignore[type-arg]
+    """Join all processes from the plain environment, as torchrun's children do, and add up their numbers."""
+    import os
+
+    import torch.distributed as dist
+
+    ctx = kr_kfp.context()
+    dist.init_process_group("gloo")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
+    mine = [int(os.environ[name]) for name in names]
+    # Numbers of one digit each: one sum tells what every process had.
+    seen = [dist.all_reduce(value * 10 ** dist.get_rank()) for value in [*mine, ctx.host, ctx.process, ctx.processes]]
+    total = dist.all_reduce(dist.get_rank())
+    dist.destroy_process_group()
+    return {"seen": [f"{value:04}"[::-1] for value in seen], "total": total, "keras": os.environ["KERAS_BACKEND"]}
 
 
 @dataclass

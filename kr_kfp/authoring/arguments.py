@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kr_kfp.errors import DeclarationError, Problem
-from kr_kfp.wire import ARGUMENT_LIMIT, TASK_CONFIG_INPUT
+from kr_kfp.wire import ARGUMENT_LIMIT, SCRATCH_INPUT, TASK_CONFIG_INPUT
 
 __all__ = ["ARGUMENTS_LIMIT", "bind", "check_sizes"]
 
@@ -36,6 +36,10 @@ def bind(name: str, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> dict
         message = "it is kr_kfp's own input: KFP fills it with the settings made on the task."
         fix = "leave it out, and set resources, env and the like on the task."
         problems.append(Problem(TASK_CONFIG_INPUT, message, fix))
+    if SCRATCH_INPUT in given:
+        message = "it is kr_kfp's own input, for a scratch location that a pipeline input gives."
+        fix = "write .options(pathways=kr_kfp.Pathways(scratch=...)) before the call."
+        problems.append(Problem(SCRATCH_INPUT, message, fix))
     arguments = {}
     for key, value in given.items():
         spec = inputs.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from kr_kfp.runtime.bootstrap import prefix
 from kr_kfp.spec.check import REFUSED_KEYWORDS, check_value
 from kr_kfp.spec.codec import dump_step
 from kr_kfp.spec.declare import declare
-from kr_kfp.spec.step import StepSpec
-from kr_kfp.wire import TASK_CONFIG_INPUT, pack
+from kr_kfp.spec.step import RUN_TIME_SCRATCH, StepSpec
+from kr_kfp.wire import SCRATCH_INPUT, TASK_CONFIG_INPUT, pack
 
 __all__ = ["DEFAULT_IMAGE", "Built", "Declaration", "add_task_config", "build", "dsl_keywords"]
 
@@ -55,11 +55,13 @@ class Built:
         spec: The component's spec, command and inputs as KFP gets them.
         step: The step.
         launcher_resources: cpu and memory of the launcher pod; empty where KFP decides.
+        bound: Arguments of kr_kfp's own inputs: what a pipeline input gives to an option.
     """
 
     spec: structures.ComponentSpec
     step: StepSpec
     launcher_resources: Mapping[str, str] = field(default_factory=dict)
+    bound: Mapping[str, Any] = field(default_factory=dict)
 
 
 def dsl_keywords() -> tuple[str, ...]:
@@ -115,7 +117,10 @@ def build(declaration: Declaration, *, changes: Mapping[str, Any] | None = None)
     if found or spec is None or step is None:
         subject = f"component {name!r}" if changes is None else f"options of component {name!r}"
         raise DeclarationError(subject, found)
-    return Built(spec=spec, step=step, launcher_resources=launcher)
+    bound = {}
+    if step.pathways is not None and step.pathways.scratch == RUN_TIME_SCRATCH:
+        bound[SCRATCH_INPUT] = everything["pathways"].scratch
+    return Built(spec=spec, step=step, launcher_resources=launcher, bound=bound)
 
 
 def _image(given: Mapping[str, Any], lifted: structures.ComponentSpec | None) -> str:
@@ -176,8 +181,13 @@ def _from_component(declaration: Declaration, given: Mapping[str, Any], keywords
 def _check_inputs(spec: structures.ComponentSpec, step: StepSpec | None) -> list[Problem]:
     inputs = spec.inputs or {}
     problems = list(arguments.check_sizes(inputs, {}))
-    if TASK_CONFIG_INPUT in inputs:
-        problems.append(Problem(TASK_CONFIG_INPUT, "kr_kfp has an input of that name.", "choose another name."))
+    problems += [
+        Problem(name, "kr_kfp has an input of that name.", "choose another name.")
+        for name in (TASK_CONFIG_INPUT, SCRATCH_INPUT)
+        if name in inputs
+    ]
+    if step is not None:
+        problems += _check_streams(inputs, step)
     if step is not None and step.backend != "pod":
         fix = "leave it out: settings made on the task reach the training pods without it."
         message = f"backend {step.backend!r} takes KFP's TaskConfig for itself."
@@ -186,6 +196,14 @@ def _check_inputs(spec: structures.ComponentSpec, step: StepSpec | None) -> list
         if spec.task_config_passthroughs and not own:
             problems.append(Problem("task_config_passthroughs", message, fix))
     return problems
+
+
+def _check_streams(inputs: Mapping[str, structures.InputSpec], step: StepSpec) -> Iterator[Problem]:
+    artifacts = [name for name, item in inputs.items() if not type_utils.is_parameter_type(item.type)]
+    fix = f"name one of: {', '.join(artifacts)}." if artifacts else "leave it out: there is no input artifact."
+    for name in step.stream_inputs:
+        if name not in artifacts:
+            yield Problem("stream_inputs", f"{name!r} is no input artifact of the function.", fix)
 
 
 def _assemble(
@@ -207,6 +225,8 @@ def _assemble(
     ]
     if step.backend != "pod" and passthrough:
         add_task_config(spec)
+    if step.pathways is not None and step.pathways.scratch == RUN_TIME_SCRATCH:
+        spec.inputs = {**(spec.inputs or {}), SCRATCH_INPUT: structures.InputSpec(type="String", optional=True)}
     return spec
 
 

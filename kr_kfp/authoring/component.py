@@ -20,6 +20,7 @@ from kr_kfp.authoring.build import DEFAULT_IMAGE, Built, Declaration, build, dsl
 from kr_kfp.authoring.package import offer_local_package
 from kr_kfp.authoring.tasks import dress
 from kr_kfp.errors import DeclarationError, Problem
+from kr_kfp.spec import local_task
 from kr_kfp.spec.check import REFUSED_KEYWORDS
 from kr_kfp.spec.options import DEFAULTS, OPTIONS, Options
 from kr_kfp.spec.step import StepSpec
@@ -38,7 +39,7 @@ else:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-__all__ = ["SOURCE_ENV", "Component", "component", "prepare_local"]
+__all__ = ["SOURCE_ENV", "Component", "call", "check_placed", "component", "prepare_local"]
 
 SOURCE_ENV = "KR_KFP_SOURCE_"
 """With the function's name: ``file:line`` of its ``def``, for local runs, whose tracebacks then name that file."""
@@ -46,7 +47,7 @@ SOURCE_ENV = "KR_KFP_SOURCE_"
 _log = logging.getLogger("kr_kfp")
 
 
-class Component(python_component.PythonComponent, Generic[P, R]):  # type: ignore[misc] # kfp is untyped
+class Component(lone.Lone, python_component.PythonComponent, Generic[P, R]):  # type: ignore[misc] # kfp is untyped
     """A KFP component made by :func:`component`.
 
     Attributes:
@@ -63,6 +64,7 @@ class Component(python_component.PythonComponent, Generic[P, R]):  # type: ignor
         self._declaration = declaration
         self.step = built.step
         self.launcher_resources = built.launcher_resources
+        self._bound = built.bound
         self._component_inputs.discard(TASK_CONFIG_INPUT)
         _log.info("%s: backend %s (%s)", self.step.name, self.step.backend, self.step.reason)
 
@@ -89,17 +91,14 @@ class Component(python_component.PythonComponent, Generic[P, R]):  # type: ignor
         Raises:
             DeclarationError: With every argument that KFP could not bring to the function.
         """
-        return call(self, self.step, lambda **given: super(Component, self).__call__(*args, **given), kwargs)
+        own = self._bound
+        return call(self, self.step, lambda **given: super(Component, self).__call__(*args, **given, **own), kwargs)
 
     @property
     def pipeline_spec(self) -> pipeline_spec_pb2.PipelineSpec:
         """The IR of the component compiled by itself."""
-        return lone.lone_spec(self.component_spec, self.step)
-
-    @property
-    def platform_spec(self) -> pipeline_spec_pb2.PlatformSpec:
-        """The platform settings of the component compiled by itself."""
-        return lone.lone_platform(self.component_spec, self.step)
+        check_placed(self.name, self.step)
+        return super().pipeline_spec
 
 
 def call(
@@ -117,19 +116,38 @@ def call(
         given: The arguments.
     """
     arguments = bind(made.name, made.component_spec.inputs or {}, given)
-    prepare_local(made)
+    if pipeline_context.Pipeline.get_default_pipeline() is not None:
+        check_placed(made.name, step)
+    prepare_local(made, step)
     task = make(**arguments)
     if pipeline_context.Pipeline.get_default_pipeline() is None:
         return task  # it has run, and KFP takes no more settings
     return dress(task, step, launcher_resources=made.launcher_resources)
 
 
-def prepare_local(made: base_component.BaseComponent) -> None:
+def check_placed(name: str, step: StepSpec) -> None:
+    """Refuse a step that could not run in a pipeline: one for Pathways whose servers have no scratch location.
+
+    Outside of a pipeline it may run on this machine, where there are no servers.
+
+    Raises:
+        DeclarationError: If it is none.
+    """
+    if step.pathways is not None and step.pathways.scratch is None:
+        message = "it is missing: the servers need a folder of Google Cloud Storage."
+        fix = "write .options(pathways=kr_kfp.Pathways(scratch=...)) with a constant or an input of the pipeline."
+        subject = f"component {name!r} in a pipeline"
+        raise DeclarationError(subject, [Problem("pathways.scratch", message, fix)])
+
+
+def prepare_local(made: base_component.BaseComponent, step: StepSpec) -> None:
     """Leave in this process's environment what a local run of a component needs to know of the author's machine.
 
-    kfp.local hands the environment on to the steps: where kr_kfp itself is, and where the function stands.
+    kfp.local hands the environment on to the steps: where kr_kfp itself is, where the function stands, and which
+    variables are the author's own.
     """
     offer_local_package()
+    os.environ.update(local_task.note(step.name, step.env, os.environ))
     place = source.author_place(made.python_func) if hasattr(made, "python_func") else ""
     if place:
         os.environ[f"{SOURCE_ENV}{made.python_func.__name__}"] = place
@@ -153,8 +171,9 @@ def component(func: Any = None, **options: Any) -> Any:
         **options: Keywords of ``dsl.component``, and those of the table in :mod:`kr_kfp.spec.options`:
             ``accelerator``, ``hosts``, ``slices``, ``backend``, ``framework``, ``processes_per_host``, ``env``,
             ``timeout``, ``capacity_timeout``, ``finish_grace``, ``terminate_grace``, ``max_restarts``, ``retry_on``,
-            ``spot``, ``logs``, ``cluster``, ``launcher_image``, ``launcher_resources``, ``checkpoint_root``,
-            ``labels``, ``annotations``, ``passthrough``, ``install_kr_kfp_package``, ``kr_kfp_package_path``.
+            ``spot``, ``shm``, ``pod_security``, ``service_account``, ``api_token``, ``logs``, ``cluster``,
+            ``launcher_image``, ``launcher_resources``, ``checkpoint_root``, ``stream_inputs``, ``labels``,
+            ``annotations``, ``passthrough``, ``pathways``, ``install_kr_kfp_package``, ``kr_kfp_package_path``.
             Durations are ``"90m"``, ``"1h30m"`` or seconds. ``base_image`` is ``python:3.12`` if not given.
 
     Returns:

@@ -16,7 +16,6 @@ import yaml
 from kfp import components
 from kfp.dsl import component_factory, structures, yaml_component
 from kfp.dsl.pipeline_task import PipelineTask
-from kfp.pipeline_spec import pipeline_spec_pb2
 
 from kr_kfp.authoring import lone
 from kr_kfp.authoring.build import add_task_config
@@ -30,7 +29,7 @@ from kr_kfp.wire import TASK_CONFIG_INPUT, unpack
 __all__ = ["LoadedComponent", "load_component"]
 
 
-class LoadedComponent(yaml_component.YamlComponent):  # type: ignore[misc] # kfp is untyped
+class LoadedComponent(lone.Lone, yaml_component.YamlComponent):  # type: ignore[misc] # kfp is untyped
     """A component read from YAML that kr_kfp compiled; its tasks are like those of the decorated function.
 
     Attributes:
@@ -51,16 +50,6 @@ class LoadedComponent(yaml_component.YamlComponent):  # type: ignore[misc] # kfp
             DeclarationError: With every argument that KFP could not bring to the function.
         """
         return call(self, self.step, lambda **given: super(LoadedComponent, self).__call__(*args, **given), kwargs)
-
-    @property
-    def pipeline_spec(self) -> pipeline_spec_pb2.PipelineSpec:
-        """The IR of the component compiled by itself."""
-        return lone.lone_spec(self.component_spec, self.step)
-
-    @property
-    def platform_spec(self) -> pipeline_spec_pb2.PlatformSpec:
-        """The platform settings of the component compiled by itself."""
-        return lone.lone_platform(self.component_spec, self.step)
 
 
 def load_component(source: str | Path) -> LoadedComponent:

@@ -23,10 +23,27 @@ from kr_kfp.runtime.bootstrap import KILL_COMMAND
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import TASK_CONFIG_INPUT
 
-__all__ = ["STEP_SUFFIX", "lone_platform", "lone_spec"]
+__all__ = ["STEP_SUFFIX", "Lone", "lone_platform", "lone_spec"]
 
 STEP_SUFFIX = "-step"
 """Ends the name of the only step of an exported pipeline."""
+
+
+class Lone:
+    """What a component of kr_kfp gives KFP's compiler in place of KFP's own: mixed in before KFP's class."""
+
+    component_spec: structures.ComponentSpec
+    step: StepSpec
+
+    @property
+    def pipeline_spec(self) -> pipeline_spec_pb2.PipelineSpec:
+        """The IR of the component compiled by itself."""
+        return lone_spec(self.component_spec, self.step)
+
+    @property
+    def platform_spec(self) -> pipeline_spec_pb2.PlatformSpec:
+        """The platform settings of the component compiled by itself."""
+        return lone_platform(self.component_spec, self.step)
 
 
 def lone_spec(spec: structures.ComponentSpec, step: StepSpec) -> pipeline_spec_pb2.PipelineSpec:

@@ -23,6 +23,7 @@ from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.spec.step import StepSpec
+from kr_kfp.spec.words import words
 from kr_kfp.wire import Payload, chunks, pack, unpack
 
 __all__ = ["StepPlan", "plan"]
@@ -91,18 +92,19 @@ def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> Ste
     try:
         verb, packed, inner = bootstrap.split(command)
     except WireError:
-        words = (f"a plain KFP step in one pod, image {container.get('image')}",)
-        return StepPlan(name=name, step=None, words=words, selectors={}, manifest=_task(container, settings))
+        plain = (f"a plain KFP step in one pod, image {container.get('image')}",)
+        return StepPlan(name=name, step=None, words=plain, selectors={}, manifest=_task(container, settings))
     step = load_step(unpack(packed))
     chosen = dict(selectors(step.shape)) if step.shape else {}
     if verb == "run":
         manifest = _task(container, settings)
-        return StepPlan(name=name, step=step, words=_words(step), selectors=chosen, manifest=manifest)
+        return StepPlan(name=name, step=step, words=words(step), selectors=chosen, manifest=manifest)
     payload = chunks(pack(Payload(command=(*inner, *container.get("args", ())), executor_input={}).to_json()))
     size = sum(map(len, payload))
     init = bootstrap.prefix("provide", "", requirement=step.requirement)
     launch = Launch(
-        name=group_name(step.name, "<run>/<task>"),
+        # The hash of run and task is not known before the run.
+        name=f"{group_name(step.name, '').rpartition('-')[0]}-<hash>",
         run="<run>",
         task=name,
         identity="<run>/<task>",
@@ -114,7 +116,7 @@ def _step(name: str, container: dict[str, Any], settings: dict[str, Any]) -> Ste
     return StepPlan(
         name=name,
         step=step,
-        words=_words(step),
+        words=words(step),
         selectors=chosen,
         manifest=build(step, launch),
         payload_bytes=size,
@@ -143,36 +145,3 @@ def _short(container: dict[str, Any]) -> dict[str, Any]:
         if key in short:
             short[key] = [p if len(p) <= 200 else f"<{len(p.encode())} bytes: {p[:60]!r}...>" for p in short[key]]
     return short
-
-
-def _words(step: StepSpec) -> tuple[str, ...]:
-    words = [f"backend {step.backend}: {step.reason}" if step.reason else f"backend {step.backend}"]
-    shape, hosts = step.shape, _count(step.hosts, "host")
-    if shape and shape.kind == "tpu":
-        slices = f"{step.slices} slices of " if step.slices > 1 else ""
-        words.append(
-            f"accelerator {shape.name}: {slices}{shape.family} {shape.topology}, "
-            f"{_count(shape.chips * step.slices, 'chip')}, {hosts} of {_count(shape.chips_per_host, 'chip')}"
-            + (f" ({shape.machine})" if shape.machine else "")
-        )
-    elif shape:
-        gpus = _count(shape.chips_per_host, "GPU")
-        words.append(f"accelerator {shape.name}: {hosts} of {gpus}" + (f" ({shape.machine})" if shape.machine else ""))
-    else:
-        words.append(f"no accelerator, {hosts}")
-    devices = step.devices_per_host or 1
-    if step.backend == "pod":
-        words.append(f"the function runs once, in the task's own pod, and sees {_count(devices, 'device')}")
-        return tuple(words)
-    words.append(
-        f"the task's pod launches one LeaderWorkerSet of {_count(step.hosts, 'pod')}; the function runs on every host, "
-        f"JAX counts {_count(devices * step.hosts, 'device')}; host 0's outputs count"
-    )
-    if shape and shape.kind == "tpu" and step.hosts > 1:
-        words.append("all hosts of a slice get one node pool for themselves (exclusive topology)")
-    words.append(f"at most {_count(step.max_restarts, 'restart')} of the whole group after a lost host")
-    return tuple(words)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

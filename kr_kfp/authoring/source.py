@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -258,7 +259,8 @@ def _explain(name: FreeName, functions: Sequence[Callable[..., Any]]) -> tuple[s
 
 
 def _explain_global(name: FreeName, value: Any, module: str) -> tuple[str, str]:
-    home, own = getattr(value, "__module__", None) or module, getattr(value, "__qualname__", "")
+    own = getattr(value, "__qualname__", "")
+    home = _public_home(getattr(value, "__module__", None) or module, own, value)
     alias = "" if (own or getattr(value, "__name__", "")) == name.name else f" as {name.name}"
     if isinstance(value, ModuleType):
         what, fix = f"it is the module {value.__name__}", f"write 'import {value.__name__}{alias}' inside the function."
@@ -282,6 +284,15 @@ def _explain_global(name: FreeName, value: Any, module: str) -> tuple[str, str]:
         what = f"it is a {type(value).__name__} beside it"
         fix = "define it inside the function, or make it a parameter."
     return what, fix
+
+
+def _public_home(home: str, own: str, value: Any) -> str:
+    """Give the module that people import a name from: ``pathlib`` where a class says ``pathlib._local``."""
+    parent, _, last = home.rpartition(".")
+    while parent and last.startswith("_") and getattr(sys.modules.get(parent), own, None) is value:
+        home = parent
+        parent, _, last = home.rpartition(".")
+    return home
 
 
 def _unimportable(source: str) -> list[Problem]:

@@ -16,6 +16,7 @@ from kfp.dsl.pipeline_task import PipelineTask
 from kr_kfp.errors import DeclarationError, Problem
 from kr_kfp.runtime.bootstrap import KILL_COMMAND
 from kr_kfp.spec.placement import placement, tolerations
+from kr_kfp.spec.pod import SHM, SHM_VOLUME
 from kr_kfp.spec.step import ConfigKey, Secret, StepSpec
 from kr_kfp.wire import TASK_CONFIG_INPUT
 
@@ -37,7 +38,7 @@ PASSTHROUGHS = (
 
 def needs_dressing(step: StepSpec) -> bool:
     """Tell whether anything of a pod step has to be set on its task."""
-    return bool(step.shape or step.env or step.labels or step.annotations or step.spot)
+    return bool(step.shape or step.env or step.labels or step.annotations or step.spot or step.shm)
 
 
 def dress(task: PipelineTask, step: StepSpec, *, launcher_resources: Mapping[str, str] | None = None) -> PipelineTask:
@@ -67,28 +68,35 @@ def dress(task: PipelineTask, step: StepSpec, *, launcher_resources: Mapping[str
 def _dress_pod(task: PipelineTask, step: StepSpec) -> PipelineTask:
     # Not by KFP's setters: each of them walks the whole stack for its message (inspect.stack), 10 ms in a notebook.
     container = task.container_spec
-    # Kubernetes expands $(NAME) and $$ in values; the author's text shall arrive as it was written.
-    texts = {name: given.replace("$", "$$") for name, given in step.env if isinstance(given, str)}
-    if texts:
-        container.env = {**(container.env or {}), **texts}
     if step.shape:
         container.resources = structures.ResourceSpec(
             accelerator_type=step.shape.resource, accelerator_count=str(step.shape.chips_per_host)
         )
+    _dress_env(task, step)
     for key, value in placement(step).items():
         kubernetes.add_node_selector(task, key, value)
     for toleration in tolerations(step):
         kubernetes.add_toleration(task, **toleration)
-    for name, given in step.env:
-        if isinstance(given, Secret):
-            kubernetes.use_secret_as_env(task, given.name, {given.key: name})
-        elif isinstance(given, ConfigKey):
-            kubernetes.use_config_map_as_env(task, given.name, {given.key: name})
+    if step.shm:
+        kubernetes.empty_dir_mount(task, SHM_VOLUME, SHM, medium="Memory", size_limit=step.shm_size or None)
     for key, value in step.labels:
         kubernetes.add_pod_label(task, key, value)
     for key, value in step.annotations:
         kubernetes.add_pod_annotation(task, key, value)
     return task
+
+
+def _dress_env(task: PipelineTask, step: StepSpec) -> None:
+    container = task.container_spec
+    # Kubernetes expands $(NAME) and $$ in values; the author's text shall arrive as it was written.
+    texts = {name: given.replace("$", "$$") for name, given in step.env if isinstance(given, str)}
+    if texts:
+        container.env = {**(container.env or {}), **texts}
+    for name, given in step.env:
+        if isinstance(given, Secret):
+            kubernetes.use_secret_as_env(task, given.name, {given.key: name})
+        elif isinstance(given, ConfigKey):
+            kubernetes.use_config_map_as_env(task, given.name, {given.key: name})
 
 
 class _LauncherConfig(dict[str, Any]):

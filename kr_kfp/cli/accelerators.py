@@ -11,6 +11,7 @@ from rich.console import Console
 from kr_kfp.cli.output import emit, json_option, table
 from kr_kfp.cli.target import TargetError
 from kr_kfp.spec import accelerators as registry
+from kr_kfp.spec.placement import shape_tolerations
 from kr_kfp.spec.step import Shape
 from kr_kfp.wire import ExitCode
 
@@ -85,6 +86,7 @@ def explain(name: str, as_json: bool) -> None:
             if shape
         ],
         "selectors": registry.selectors(taken) if taken else {},
+        "tolerations": shape_tolerations(taken) if taken else [],
         "names": registry.names(taken) if taken else (),
         "sources": registry.sources(taken) if taken else (),
         "notes": explanation.notes,
@@ -111,6 +113,13 @@ def _show_taken(shape: Shape, notes: Sequence[str], target: Console) -> None:
     target.print(f"  machine {shape.machine or 'of any type that carries it'}, {devices}")
     for key, text in registry.selectors(shape).items():
         target.print(f"  node selector {key}={text}")
+    for toleration in shape_tolerations(shape):
+        value = f"={toleration['value']}" if "value" in toleration else ""
+        target.print(f"  toleration {toleration['key']}{value}:{toleration['effect']}")
+    pathways = f"{shape.pathways_type}:{shape.topology}" if shape.pathways_type else "no instance type"
+    if shape.kind == "tpu":
+        target.print(f"  Pathways {pathways}")
+    target.print(f"  Vertex AI {shape.vertex_machine or 'not there'}")
     target.print("  names: " + ", ".join(registry.names(shape)))
     for note in notes:
         target.print(f"  note: {note}")

@@ -1,6 +1,6 @@
 """The command ``kr-kfp``.
 
-Exit codes: 0 all is well; 1 the run failed; 2 wrong use or a wrong declaration; 75 stopped by a signal.
+Exit codes: 0 all is well; 1 the run or cluster failed; 2 wrong use or a wrong declaration; 75 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import click
 from kr_kfp import __version__
 from kr_kfp.cli.accelerators import accelerators
 from kr_kfp.cli.compile import compile_command
+from kr_kfp.cli.doctor import doctor
+from kr_kfp.cli.install import install, uninstall
 from kr_kfp.cli.render import render
 from kr_kfp.cli.run import run
-from kr_kfp.errors import KrKfpError, StepFailedError
+from kr_kfp.errors import ClusterError, KrKfpError, StepFailedError
 from kr_kfp.wire import ExitCode
 
 __all__ = ["cli", "main"]
@@ -26,14 +28,17 @@ __all__ = ["cli", "main"]
 def cli() -> None:
     """Kubeflow Pipelines steps on one pod or on many TPU and GPU hosts.
 
-    Exit codes: 0 all is well; 1 the run failed; 2 wrong use or a wrong declaration; 75 stopped by a signal.
+    Exit codes: 0 all is well; 1 the run or cluster failed; 2 wrong use or a wrong declaration; 75 stopped by a signal.
     """
 
 
 cli.add_command(accelerators)
 cli.add_command(compile_command)
+cli.add_command(doctor)
+cli.add_command(install)
 cli.add_command(render)
 cli.add_command(run)
+cli.add_command(uninstall)
 
 
 def main() -> None:
@@ -44,7 +49,7 @@ def main() -> None:
     except click.ClickException as problem:
         problem.show()
         code = ExitCode.USAGE
-    except StepFailedError as problem:
+    except (ClusterError, StepFailedError) as problem:
         click.echo(f"Error: {problem}", err=True)
         code = ExitCode.FAILED
     except KrKfpError as problem:

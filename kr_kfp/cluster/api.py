@@ -64,11 +64,18 @@ class Cluster(Protocol):
     def where(self) -> str:
         """Name the cluster for people, such as ``the local cluster``."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether hosts are processes of this machine, which see its files and environment."""
+
     def ports(self, name: str) -> Ports:
         """Choose the ports of a group: fixed on Kubernetes, free ones locally."""
 
     def own_pod(self) -> Manifest | None:
         """Give the launcher's own pod; None outside a KFP pod."""
+
+    def config_map(self, name: str) -> dict[str, str]:
+        """Give the ``data`` of a ConfigMap in the run's namespace; empty if there is none, and outside Kubernetes."""
 
     def holder(self) -> str:
         """Give what identifies this launcher as holder of a group (its pod's UID; locally pid and start time)."""

@@ -16,20 +16,20 @@ from typing import Any
 from kr_kfp.cluster import kube_lease
 from kr_kfp.cluster.api import Manifest, Ports, Sink, Watch
 from kr_kfp.cluster.kube_access import check_rights, check_served
-from kr_kfp.cluster.kube_group import GROUPS, PODS, GroupWatch
-from kr_kfp.cluster.kube_http import Api, Resource
+from kr_kfp.cluster.kube_group import CONFIG_MAPS, GROUPS, PODS, GroupWatch
+from kr_kfp.cluster.kube_http import Api, Login, Resource
 from kr_kfp.cluster.kube_lease import Lease
 from kr_kfp.cluster.kube_log import LogReader
 from kr_kfp.cluster.kube_login import ACCOUNT, from_kubeconfig, from_pod
 from kr_kfp.cluster.kube_nodes import LOST_AFTER, Nodes
 from kr_kfp.cluster.kube_watch import Wait
-from kr_kfp.errors import ConflictError, NotFoundError, SetupError, UnavailableError
+from kr_kfp.errors import ConflictError, ForbiddenError, NotFoundError, SetupError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION
 from kr_kfp.spec.leaderworkerset import LABEL
 from kr_kfp.spec.observe import unix
 from kr_kfp.spec.pod import CONTAINER
 
-__all__ = ["RUN_ID", "KubeCluster", "connect"]
+__all__ = ["RUN_ID", "KubeCluster", "connect", "log_in"]
 
 RUN_ID = "pipeline/runid"
 """Label of every pod of a KFP run (kubeflow/pipelines ``backend/src/apiserver/common/const.go``)."""
@@ -53,17 +53,28 @@ def connect(
         SetupError: If that cluster cannot be used from here; says what to do.
         ClusterError: If this pod cannot be read.
     """
+    login = log_in(name, env, account)
+    if name is not None:
+        return KubeCluster(Api(login, warn=warn))
+    pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
+    user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
+    return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
+
+
+def log_in(name: str | None, env: Mapping[str, str], account: Path = ACCOUNT) -> Login:
+    """Log in to a cluster, as :func:`connect` does.
+
+    Raises:
+        SetupError: If that cluster cannot be used from here; says what to do.
+    """
     if name is None:
-        login = from_pod(env, account)
-        pod = _own_pod(Api(login, warn=warn), env["KFP_POD_NAME"])
-        user = f"system:serviceaccount:{login.namespace}:{pod['spec'].get('serviceAccountName') or 'default'}"
-        return KubeCluster(Api(replace(login, account=user), warn=warn), pod=pod)
+        return from_pod(env, account)
     if name == "kubeconfig" or name.startswith("kubeconfig:"):
-        return KubeCluster(Api(from_kubeconfig(name, env), warn=warn))
+        return from_kubeconfig(name, env)
     if name.startswith("gke:"):
         from kr_kfp.cluster.kube_gke import connect_gke
 
-        return KubeCluster(Api(connect_gke(name, env), warn=warn))
+        return connect_gke(name, env)
     msg = f"cluster={name!r} is none of local, kubeconfig, kubeconfig:<context>, gke:<project>/<location>/<name>"
     raise SetupError(msg)
 
@@ -128,6 +139,22 @@ class KubeCluster:
     def own_pod(self) -> Manifest | None:
         """Give the launcher's own pod as it was when the launcher started."""
         return self._pod
+
+    @property
+    def is_local(self) -> bool:
+        """Hosts are pods."""
+        return False
+
+    def config_map(self, name: str) -> dict[str, str]:
+        """Give the data of a ConfigMap; empty if there is none, or with a warning if it may not be read."""
+        try:
+            found: Manifest = self._api.get(CONFIG_MAPS, name, namespace=self._namespace)
+        except NotFoundError:
+            return {}
+        except ForbiddenError as problem:
+            self._api.warn(f"{problem}; KFP's defaults are taken in its place")
+            return {}
+        return dict(found.get("data") or {})
 
     def holder(self) -> str:
         """Identify this launcher by its pod's UID, outside of a KFP pod by a Lease."""

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kr_kfp.errors import ClusterError, ConflictError, ForbiddenError, NotFoundError, UnavailableError
+from kr_kfp.spec.rights import granted
 
-__all__ = ["RETRYABLE", "BusyError", "Target", "error_from", "is_expired"]
+__all__ = ["HINTS", "RETRYABLE", "BusyError", "Target", "error_from", "is_expired"]
 
 RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed. 500 is what a webhook that does not answer amounts to."""
+
+HINTS = (". Give it the rights: kr-kfp install", ". Ask who administers the cluster")
+"""End of the message about a missing right: of one that ``kr-kfp install`` gives, of another."""
 
 _LONGEST = 1000
 """Characters of an answer in a message: a proxy may send a whole page."""
@@ -106,4 +110,5 @@ def _forbidden(message: str, target: Target, text: str) -> str:
     if denied is None:
         return text
     where = f"in namespace {target.namespace}" if target.namespace else "in the cluster (a ClusterRole grants it)"
-    return f"{denied['user']} may not {target.verb} {target.resource} {where}. Give it the rights: kr-kfp install"
+    fix = HINTS[0] if target.resource in granted() else HINTS[1]
+    return f"{denied['user']} may not {target.verb} {target.resource} {where}{fix}"

@@ -12,10 +12,11 @@ from kr_kfp.cluster.kube_watch import Selection, Wait, Watcher
 from kr_kfp.spec.leaderworkerset import API_VERSION, LABEL
 from kr_kfp.spec.observe import unix
 
-__all__ = ["EVENTS", "GROUPS", "PODS", "GroupWatch"]
+__all__ = ["CONFIG_MAPS", "EVENTS", "GROUPS", "PODS", "GroupWatch"]
 
 GROUPS = Resource(f"/apis/{API_VERSION}", "leaderworkersets")
 PODS = Resource("/api/v1", "pods")
+CONFIG_MAPS = Resource("/api/v1", "configmaps")
 EVENTS = Resource("/api/v1", "events")
 
 _ROUTINE = (

@@ -241,6 +241,25 @@ class Api:
         path = resource.path(namespace, name)
         return self.request("PATCH", path, target, body=patch, content="application/merge-patch+json")
 
+    def apply(
+        self, resource: Resource, manifest: Mapping[str, Any], *, manager: str, dry_run: bool, namespace: str = ""
+    ) -> Any:
+        """Make an object as the manifest says (server-side apply), taking fields over from other managers.
+
+        Args:
+            resource: Its kind.
+            manifest: The object, with what this manager cares for.
+            manager: The field manager's name.
+            dry_run: Only check, and give what would be.
+            namespace: Its namespace.
+        """
+        name = manifest["metadata"]["name"]
+        target = Target(verb="patch", resource=resource.plural, namespace=namespace, name=name)
+        query = {"fieldManager": manager, "force": True, "dryRun": "All" if dry_run else None}
+        content = "application/apply-patch+yaml"  # JSON is YAML.
+        path = resource.path(namespace, name)
+        return self.request("PATCH", path, target, query=query, body=manifest, content=content)
+
     def delete(self, resource: Resource, name: str, options: Mapping[str, Any], *, namespace: str = "") -> None:
         """Delete an object; ``options`` are DeleteOptions.
 

@@ -64,6 +64,16 @@ class LocalCluster:
         """Give None: a local launcher runs in no pod."""
         return None
 
+    @property
+    def is_local(self) -> bool:
+        """Hosts are processes of this machine."""
+        return True
+
+    def config_map(self, name: str) -> dict[str, str]:
+        """Give nothing: the surroundings' own credentials are used here."""
+        del name
+        return {}
+
     def holder(self) -> str:
         """Identify this launcher by process id and start time."""
         return f"local-{os.getpid()}-{start_time(os.getpid())}"

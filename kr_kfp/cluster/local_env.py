@@ -75,6 +75,7 @@ def container_start(pod: Json, folder: Path, *, launcher_env: Mapping[str, str],
         POD_UID: pod["metadata"]["uid"],
         "KR_KFP_TERMINATION_LOG": str(folder / "termination-log"),
         "KR_KFP_WORK": str(folder / "work"),
+        "KR_KFP_ARTIFACTS": str(folder / "artifacts"),
         "PWD": str(folder / "cwd"),
     }
     own = _variables(pod, container, fixed, launcher_env)

@@ -11,7 +11,18 @@ from typing import Any
 
 from kr_kfp.errors import ClusterError
 
-__all__ = ["LABEL", "MAIN", "check", "main_container", "merge_patch", "pod_name", "size", "wants_pods", "webhook_pod"]
+__all__ = [
+    "LABEL",
+    "MAIN",
+    "check",
+    "main_container",
+    "merge_patch",
+    "pod_name",
+    "size",
+    "stands_idle",
+    "wants_pods",
+    "webhook_pod",
+]
 
 Json = dict[str, Any]
 
@@ -41,11 +52,11 @@ def check(manifest: Json) -> None:
     count = template.get("size", 1)
     if not isinstance(count, int) or count < 1:
         wrong.append(f"spec.leaderWorkerTemplate.size: {count!r}; must be 1 or more")
-    for role in ("leaderTemplate", "workerTemplate"):
-        if role in template or role == "workerTemplate":
-            containers = ((template.get(role) or {}).get("spec") or {}).get("containers") or []
-            if all(container.get("name") != MAIN for container in containers):
-                wrong.append(f"spec.leaderWorkerTemplate.{role}.spec.containers: none is named {MAIN!r}")
+    # Workers of a leader with a template of its own may be servers, of which there are no images here.
+    role = "leaderTemplate" if template.get("leaderTemplate") else "workerTemplate"
+    containers = ((template.get(role) or {}).get("spec") or {}).get("containers") or []
+    if all(container.get("name") != MAIN for container in containers):
+        wrong.append(f"spec.leaderWorkerTemplate.{role}.spec.containers: none is named {MAIN!r}")
     if wrong:
         raise ClusterError("\n".join(["invalid LeaderWorkerSet:", *wrong]), status=422, reason="Invalid")
 
@@ -69,6 +80,11 @@ def main_container(pod_spec: Json) -> Json:
     """Give the container that is run."""
     found: Json = next(c for c in pod_spec["containers"] if c.get("name") == MAIN)
     return found
+
+
+def stands_idle(pod_spec: Json) -> bool:
+    """Tell whether a pod has nothing that can be run here, as Pathways' workers: it is shown as running."""
+    return all(container.get("name") != MAIN for container in pod_spec["containers"])
 
 
 def webhook_pod(group: Json, index: int) -> Json:

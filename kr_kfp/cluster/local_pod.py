@@ -1,7 +1,8 @@
 """One pod of a local group: what the kubelet does with it, from its first container start to its end.
 
 Init containers and containers beside ``main`` are not run: the launcher's machine has kr_kfp already, and there are no
-images. The container is restarted for ever, as in every pod of a StatefulSet.
+images. A pod without ``main``, a Pathways worker, is shown as running and has no process. The container is restarted
+for ever, as in every pod of a StatefulSet.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from kr_kfp.cluster import local_processes as processes
 from kr_kfp.cluster.local_env import ConfigError, Start, container_start
-from kr_kfp.cluster.local_lws import MAIN
+from kr_kfp.cluster.local_lws import MAIN, stands_idle
 from kr_kfp.cluster.local_places import LOG, LOG_END, Place, remove_tree
 
 __all__ = ["Children", "Pod", "back_off", "stamp"]
@@ -131,6 +132,11 @@ class Pod:
         metadata, status = self.manifest["metadata"], self.manifest["status"]
         (self.folder / "work").mkdir(parents=True)
         (self.folder / "uid").write_text(self.uid, encoding="ascii")
+        if stands_idle(self.manifest["spec"]):
+            self._show_idle()
+            await self._deleted.wait()
+            remove_tree(self.folder)
+            return
         try:
             start = container_start(
                 self.manifest, self.folder, launcher_env=self._launcher_env, pip_lock=self._place.pip_lock
@@ -243,6 +249,26 @@ class Pod:
         if restarts > 2:
             (self.folder / f"{LOG}{restarts - 2}").unlink(missing_ok=True)
             (self.folder / f"{LOG}{restarts - 2}{LOG_END}").unlink(missing_ok=True)
+
+    def _show_idle(self) -> None:
+        """Show the containers of a pod without a process as running."""
+        now = stamp()
+        names = [container["name"] for container in self.manifest["spec"]["containers"]]
+        self.manifest["status"] |= {
+            "phase": "Running",
+            "startTime": now,
+            "containerStatuses": [
+                {
+                    "name": name,
+                    "restartCount": 0,
+                    "ready": True,
+                    "state": {"running": {"startedAt": now}},
+                    "lastState": {},
+                }
+                for name in names
+            ],
+        }
+        self._tell(self.manifest)
 
     def _show(
         self,

@@ -37,6 +37,9 @@ Terminate (15) becomes SIGUSR1 for the launcher, which then has time to delete i
 _CLIENT = "kubernetes>=30,<40"
 """What the launcher needs in a pod beside kr_kfp itself; locally it needs nothing."""
 
+_STORE = "obstore>=0.12,<0.13"
+"""What the init container hands on to the training container, for its transfers."""
+
 # Short on purpose: the text stands in the IR once for every step.
 _SCRIPT = """\
 python3 -c 'from kr_kfp.wire import PROTOCOL as p; raise SystemExit(p != {protocol})' 2>/dev/null || {{
@@ -53,7 +56,8 @@ _INSTALL = """\
 k=${{KR_KFP_PACKAGE:-{requirement}}}
 i() {{ {pip} "$@"; }}
 python3 -m pip -V >/dev/null 2>&1 || python3 -m ensurepip >/dev/null 2>&1
-i --no-deps "$k" && {{ [ "$1$KFP_POD_NAME" = "$1" ] || [ "$1" != launch ] || i {client}; }} || {{
+n() {{ case "$1${{KFP_POD_NAME:+ pod}}" in "launch pod") i {client} ;; provide*) i {store} ;; esac; }}
+i --no-deps "$k" && n "$1" || {{
   m="pip could not install $k"
 """
 
@@ -89,8 +93,9 @@ def prefix(
     if requirement is None:
         install, done = _NO_INSTALL.format(protocol=PROTOCOL), ""
     else:
-        client, pip = shlex.quote(_CLIENT), shlex.join(options)
-        install, done = _INSTALL.format(requirement=shlex.quote(requirement), client=client, pip=pip), "}\n"
+        names = {"requirement": requirement, "client": _CLIENT, "store": _STORE}
+        quoted = {name: shlex.quote(text) for name, text in names.items()}
+        install, done = _INSTALL.format(**quoted, pip=shlex.join(options)), "}\n"
     parts = chunks(packed_spec)
     return [
         "sh",

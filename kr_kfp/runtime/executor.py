@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from kr_kfp.errors import SetupError
+from kr_kfp.runtime.artifacts import ROOT_ENV
 from kr_kfp.runtime.child import EVENTS_ENV
 from kr_kfp.runtime.places import USER_FILE, author_place, translate
 from kr_kfp.wire import ExitCode
@@ -73,9 +74,18 @@ def _run_kfp() -> None:
                 for name, artifact in self.output_artifacts.items():
                     artifact.set_path(os.path.join(folder, name))
 
+    _relocate(os.environ.get(ROOT_ENV, ""))
     executor_main.component_executor.Executor = HostExecutor
     logging.getLogger().addFilter(_is_for_people)
     executor_main.executor_main()
+
+
+def _relocate(root: str) -> None:
+    """Put KFP's paths for remote artifacts (``/gcs`` ...) below a folder, where a host may not write to ``/``."""
+    from kfp.dsl.types import artifact_types
+
+    for name in ("_GCS_LOCAL_MOUNT_PREFIX", "_MINIO_LOCAL_MOUNT_PREFIX", "_S3_LOCAL_MOUNT_PREFIX"):
+        setattr(artifact_types, name, f"{root}{getattr(artifact_types, name)}")
 
 
 def _is_for_people(record: logging.LogRecord) -> bool:

@@ -8,29 +8,35 @@ LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set by the runner; which process group
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kr_kfp.errors import SetupError
+from kr_kfp.names import PATHWAYS_ENV
 
-__all__ = ["choose", "start"]
+__all__ = ["MEGASCALE", "choose", "start"]
+
+MEGASCALE = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
+"""Set by kr_kfp for two or more slices, and for no fewer."""
 
 
-def choose(wanted: str, has: Callable[[str], bool]) -> str:
+def choose(wanted: str, has: Callable[[str], bool], processes: int = 1) -> str:
     """Choose the framework.
 
     Args:
         wanted: ``auto``, ``jax``, ``torch`` or ``none``.
         has: Tells whether a module can be imported.
+        processes: Processes on each host. Several are PyTorch's way; of JAX each would take all devices of the host.
 
     Raises:
         SetupError: If the wanted framework cannot be imported.
     """
     if wanted == "auto":
-        return next((name for name in ("jax", "torch") if has(name)), "none")
+        return next((name for name in (("jax", "torch") if processes == 1 else ("torch",)) if has(name)), "none")
     if wanted != "none" and not has(wanted):
         msg = f"framework={wanted!r}, but {wanted} cannot be imported in this image. Add it to packages_to_install"
         raise SetupError(msg)
@@ -46,10 +52,20 @@ def start() -> Callable[[], None]:
     Raises:
         SetupError: If that cannot be done; the message says why.
     """
+    if PATHWAYS_ENV in os.environ:
+        from kr_kfp.runtime import pathways
+
+        _reject_early_devices()
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+        pathways.start()
+        return _nothing
     world = int(os.environ.get("WORLD_SIZE", "1"))
     wanted = os.environ.get("KR_KFP_FRAMEWORK", "auto")
-    name = choose(wanted, lambda module: importlib.util.find_spec(module) is not None)
-    print(f"kr_kfp: framework {name}" + (" (by what can be imported)" if wanted == "auto" else ""), flush=True)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    name = choose(wanted, lambda module: importlib.util.find_spec(module) is not None, processes)
+    told = "by what can be imported" + ("; several processes on a host are PyTorch's" if processes > 1 else "")
+    why = f" ({told})" if wanted == "auto" else ""
+    print(f"kr_kfp: framework {name}{why}", flush=True)
     if name in ("jax", "torch"):
         os.environ.setdefault("KERAS_BACKEND", name)
     if name != "jax" or "KR_KFP_HOST" not in os.environ or "JAX_COORDINATOR_ADDRESS" not in os.environ:
@@ -61,7 +77,14 @@ def _nothing() -> None:
     pass
 
 
-def _start_jax(world: int) -> Callable[[], None]:
+def _reject_early_devices() -> None:
+    """Refuse to go on where JAX has its devices already: those of this host alone.
+
+    Raises:
+        SetupError: Naming what may have asked for them.
+    """
+    if "jax" not in sys.modules:
+        return
     import jax
     from jax._src import xla_bridge
 
@@ -71,9 +94,16 @@ def _start_jax(world: int) -> Callable[[], None]:
             "Remove that call, or do it inside the function"
         )
         raise SetupError(msg)
+
+
+def _start_jax(world: int) -> Callable[[], None]:
+    import jax
+
+    _reject_early_devices()
     arguments = _jax_arguments(world)
     try:
-        jax.distributed.initialize(**arguments)
+        with _one_slice():
+            jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as problem:
         msg = f"jax.distributed.initialize({arguments}) failed: {problem}"
         raise SetupError(msg) from problem
@@ -101,6 +131,23 @@ def _jax_arguments(world: int) -> dict[str, Any]:
             "cluster_detection_method": "deactivate",
         }
     return arguments
+
+
+@contextlib.contextmanager
+def _one_slice() -> Iterator[None]:
+    """Let JAX believe at once that there is one slice, where no variable says that there are more.
+
+    Its detection on TPU asks Google's metadata server for each of these that is unset, several seconds for each, and
+    fails where there is none; empty is as good as unset (jax/_src/clusters/cloud_tpu_cluster.py). libtpu, which starts
+    later, shall not see them: they are for several slices alone.
+    """
+    absent = [name for name in MEGASCALE if name not in os.environ]
+    os.environ.update(dict.fromkeys(absent, ""))
+    try:
+        yield
+    finally:
+        for name in absent:
+            os.environ.pop(name, None)
 
 
 def _second_call(*_args: Any, **_kwargs: Any) -> None:

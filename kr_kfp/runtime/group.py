@@ -45,10 +45,11 @@ class Group:
         clock: Time and inbox.
         name: Its name.
         hosts: Its size.
+        runners: Pods that run the function; None is all.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, *, name: str, hosts: int) -> None:
-        self.cluster, self.clock, self.name, self.hosts = cluster, clock, name, hosts
+    def __init__(self, cluster: Cluster, clock: Clock, *, name: str, hosts: int, runners: int | None = None) -> None:
+        self.cluster, self.clock, self.name, self.hosts, self.runners = cluster, clock, name, hosts, runners
         self.manifest: Manifest | None = None
         self.adopted = False
         self.stopping = False
@@ -66,6 +67,11 @@ class Group:
         if self.manifest is None:
             return 0
         return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
+
+    @property
+    def created(self) -> str:
+        """``metadata.creationTimestamp`` of the group."""
+        return str(self.manifest["metadata"].get("creationTimestamp", "")) if self.manifest else ""
 
     @property
     def ran(self) -> float:
@@ -172,7 +178,14 @@ class Group:
             for uid, pod in self.pods.items()
             if uid not in self.gone and self.cluster.node_is_lost(pod)
         }
-        return observe(list(self.pods.values()), hosts=self.hosts, attempt=self.attempt, gone=self.gone, lost=lost)
+        return observe(
+            list(self.pods.values()),
+            hosts=self.hosts,
+            attempt=self.attempt,
+            gone=self.gone,
+            lost=lost,
+            runners=self.runners,
+        )
 
     def restart(self, ran: float) -> None:
         """Take all pods away, wait until they are gone, start the next attempt.

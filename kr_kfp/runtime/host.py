@@ -16,10 +16,9 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from kr_kfp.errors import SetupError
+from kr_kfp.errors import SetupError, StorageError, StorageStoppedError
 from kr_kfp.executor_input import with_executor
-from kr_kfp.runtime import child, collect, outcomes, prepare
-from kr_kfp.runtime.results import empty_outputs
+from kr_kfp.runtime import artifacts, child, collect, outcomes, prepare
 from kr_kfp.wire import (
     ExitCode,
     Outcome,
@@ -33,6 +32,7 @@ __all__ = ["main"]
 
 _MARKER = "outcome.json"
 _STARTED = "started"
+_CUT_SHORT = "SIGTERM came from outside while outputs were written"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,26 +54,41 @@ def main(arguments: Sequence[str]) -> int:
         lost = Outcome(kind="lost", host=prepare.host_index(), attempt=prepare.attempt(), code=137, ended=time.time())
         _write(os.path.join(work, _MARKER), json.dumps(lost.to_json()))
         return _hold(lost)
+    signal.signal(signal.SIGTERM, _stop_early)
     try:
         outcome = _run(payload, work)
     except (SetupError, OSError) as problem:
-        outcome = Outcome(
-            kind="setup",
-            host=prepare.host_index(),
-            attempt=prepare.attempt(),
-            code=ExitCode.SETUP,
-            ended=time.time(),
-            detail=str(problem),
-        )
+        outcome = _early("setup", ExitCode.SETUP, str(problem))
+    except (_StoppedEarlyError, StorageStoppedError):
+        outcome = _early("terminated", 128 + signal.SIGTERM, "SIGTERM came from outside before the function ran")
+    except StorageError as problem:
+        outcome = _early("storage", ExitCode.STORAGE, f"inputs could not be fetched: {problem}")
     _write(os.path.join(work, _MARKER), json.dumps(outcome.to_json()))
     write_termination(outcome_message(outcome))
     return outcome.code
+
+
+class _StoppedEarlyError(Exception):
+    """SIGTERM came before the function ran."""
+
+
+def _stop_early(_number: int, _frame: FrameType | None) -> None:
+    # Process 1 of a container has no default action for signals: without a handler it would live on until SIGKILL.
+    raise _StoppedEarlyError
+
+
+def _early(kind: str, code: int, detail: str) -> Outcome:
+    """Give the outcome of a host whose function did not run."""
+    return Outcome(
+        kind=kind, host=prepare.host_index(), attempt=prepare.attempt(), code=code, ended=time.time(), detail=detail
+    )
 
 
 def _run(payload: Payload, work: str) -> Outcome:
     index, attempt = prepare.host_index(), prepare.attempt()
     prepare.await_leader(index, float(payload.options.get("resolve_limit", 300.0)))
     command = prepare.after_pip(with_executor(payload.command))
+    artifacts.fetch_inputs(payload, work)
     count = int(payload.options.get("processes_per_host", 1))
     processes = [prepare.process(payload, command, work, rank, count) for rank in range(count)]
     before = collect.oom_kills()
@@ -108,8 +123,13 @@ def _check(outcome: Outcome, payload: Payload, work: str, count: int) -> Outcome
     if outcome.host:
         return outcome
     outputs = collect.outputs(payload, work, outcome.attempt)
-    empty = empty_outputs(payload.executor_input, outputs, outcome.attempt)
-    said = tuple(f"output {name!r} got neither a file nor metadata; a consumer will find nothing" for name in empty)
+    try:
+        said = artifacts.put_outputs(payload, outputs, attempt=outcome.attempt, work=work)
+    except StorageStoppedError:
+        return _with(outcome, kind="terminated", code=128 + signal.SIGTERM, detail=_CUT_SHORT)
+    except (StorageError, SetupError) as problem:
+        detail = f"the function returned, but its outputs could not be written: {problem}"
+        return _with(outcome, kind="storage", code=ExitCode.STORAGE, detail=detail, ended=time.time())
     return _with(outcome, outputs=outputs, warnings=(*outcome.warnings, *said))
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
 from kr_kfp.errors import ClusterError, DeclarationError, KrKfpError, SetupError
-from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config
+from kr_kfp.executor_input import artifact_uris, checkpoint_dir, split_command, take_scratch, take_task_config
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
@@ -26,17 +26,24 @@ from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
-from kr_kfp.spec.check_task import check_task_config
+from kr_kfp.spec import local_task
+from kr_kfp.spec.check_task import check_scratch, check_task_config
 from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.inherit import check_own_pod, inherit, owners
 from kr_kfp.spec.launch import Inherited, Launch
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.spec.step import StepSpec
+from kr_kfp.storage import settings, sources
 from kr_kfp.wire import ExitCode, Json, Payload, chunks, pack, unpack
 
 __all__ = ["Identity", "identify", "main", "make_launch"]
 
 _SAME_AT_ONCE = 100
+
+HELD_PATIENCE = 120.0
+"""Seconds to wait for a launcher that holds the group and may be leaving: twice a pod's usual grace, and more."""
+
+_HELD_PAUSE = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,9 @@ def main(packed: str, command: Sequence[str]) -> int:
 
 def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tuple[str, ...], Json, Json]) -> int:
     say(f"{step.name}: backend {step.backend} ({step.reason or 'chosen'}) on {cluster.where}")
-    for ordinal in range(_SAME_AT_ONCE):
+    patience = clock.now() + HELD_PATIENCE
+    ordinal = 0
+    while ordinal < _SAME_AT_ONCE:
         launch = make_launch(step, cluster, given, os.environ, ordinal=ordinal)
         if launch.inherited.told:
             say(f"{step.name}: hosts inherit from this pod: {'; '.join(launch.inherited.told)}")
@@ -89,8 +98,15 @@ def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tup
         try:
             return _run(launcher, step, given[1])
         except HeldError as held:
-            # Two iterations of a local loop over equal values look alike; on Kubernetes no two tasks do.
-            if cluster.own_pod() is not None:
+            if cluster.is_local:
+                # Two iterations of a local loop over equal values look alike; in a cluster no two tasks do.
+                ordinal += 1
+            elif clock.now() < patience:
+                # The pod of an earlier launcher is still leaving.
+                say(f"{held}; waiting for its end")
+                if (event := clock.next_event(clock.now() + _HELD_PAUSE)) and event.kind in ("signal", "stop"):
+                    return _end(ExitCode.STOPPED, [f"{step.name} was stopped while another launcher held its group"])
+            else:
                 raise SetupError(str(held)) from held
     msg = f"{_SAME_AT_ONCE} groups of {step.name} with equal arguments run at once"
     raise SetupError(msg)
@@ -147,32 +163,23 @@ def make_launch(
         ordinal: Tells groups of equal identity apart that run at once on the local cluster.
     """
     command, executor_input, task_config = given
+    executor_input, scratch = take_scratch(executor_input)
     pod = cluster.own_pod()
-    problems = check_task_config(step, task_config) + (() if pod is None else check_own_pod(pod))
+    problems = [*check_task_config(step, task_config), *check_scratch(step, scratch, needed=not cluster.is_local)]
+    problems += () if pod is None else check_own_pod(pod)
     if problems:
         subject = f"settings of task {step.name!r}"
         raise DeclarationError(subject, problems)
+    if cluster.is_local:
+        task_config = _with_task_env(step, task_config, env)
     identity = identify(executor_input, pod)
     key = f"{identity.key}#{ordinal}" if ordinal else identity.key
     name = group_name(step.name, key)
     folder = f"{identity.run}/{hashlib.sha256(key.encode()).hexdigest()[:10]}"
-    checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=pod is None)
-    options = {
-        "name": step.name,
-        "hosts": step.hosts,
-        "framework": step.framework,
-        "processes_per_host": step.processes_per_host,
-        "finish_grace": step.finish_grace,
-        "source": _source(step, pod, env),
-    }
+    checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=cluster.is_local)
+    stores = _stores(executor_input, checkpoints, cluster) if pod is not None else ()
+    options = {**_options(step, stores), "source": _source(step, pod, env)}
     payload = Payload(command=command, executor_input=executor_input, options=options)
-    init = bootstrap.prefix(
-        "provide",
-        "",
-        requirement=step.requirement,
-        index_urls=step.index_urls,
-        trusted_hosts=step.trusted_hosts,
-    )
     return Launch(
         name=name,
         run=identity.run,
@@ -185,8 +192,50 @@ def make_launch(
         task_config=task_config,
         inherited=Inherited() if pod is None else inherit(pod, step),
         owners=() if pod is None else owners(pod),
-        init=(*init, LIBRARY),
+        init=_init(step),
+        env=tuple(settings.env_entries(stores)),
+        scratch=scratch,
     )
+
+
+def _options(step: StepSpec, stores: Sequence[settings.StoreSettings]) -> Json:
+    """Give what the runner has to know of the step."""
+    return {
+        "name": step.name,
+        "hosts": step.runners,
+        "framework": step.framework,
+        "processes_per_host": step.processes_per_host,
+        "finish_grace": step.finish_grace,
+        "stores": [store.to_json() for store in stores],
+        "stream_inputs": list(step.stream_inputs),
+    }
+
+
+def _init(step: StepSpec) -> tuple[str, ...]:
+    """Give the command of the init container."""
+    prefix = bootstrap.prefix(
+        "provide",
+        "",
+        requirement=step.requirement,
+        index_urls=step.index_urls,
+        trusted_hosts=step.trusted_hosts,
+    )
+    return (*prefix, LIBRARY)
+
+
+def _stores(executor_input: Json, checkpoints: str, cluster: Cluster) -> tuple[settings.StoreSettings, ...]:
+    """Find out how each artifact's store is reached, as KFP does it: names of Secrets, never their values."""
+    artifacts = artifact_uris(executor_input)
+    infos = {uri: str((item.get("metadata") or {}).get(sources.SESSION_INFO, "")) for uri, item in artifacts.items()}
+    used = [*artifacts, *filter(None, [checkpoints])]
+    return sources.resolve(used, infos, cluster.config_map(sources.CONFIG_MAP))
+
+
+def _with_task_env(step: StepSpec, task_config: Json, env: Mapping[str, str]) -> Json:
+    """Put into the TaskConfig, which kfp.local leaves empty, the variables that were set on the task."""
+    given = local_task.task_env(step.name, step.env, env)
+    entries = [{"name": name, "value": value.replace("$", "$$")} for name, value in given.items()]
+    return {**task_config, "env": [*(task_config.get("env") or ()), *entries]} if entries else task_config
 
 
 def identify(executor_input: Json, pod: Manifest | None) -> Identity:

@@ -12,15 +12,18 @@ from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import Category, diagnose
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
-from kr_kfp.spec.observe import HostState, Phase
+from kr_kfp.spec.observe import HostState, Phase, unix
 from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
 from kr_kfp.spec.step import StepSpec
-from kr_kfp.wire import Json, Outcome, outcome_from_log
+from kr_kfp.wire import UPLOADING, Json, Outcome, outcome_from_log
 
 __all__ = ["Launcher", "Report"]
 
 IMAGE_GRACE = 120.0
 """Seconds that a host may wait for a reason which does not heal by itself, such as a wrong image name."""
+
+_TAIL = 65_536
+"""Bytes of the leader's log in which its runner's lines are looked for."""
 
 LOG_AGAIN = 1.0
 """Seconds until a log that does not tell the outcome yet is read again: it is printed just after the second start."""
@@ -72,16 +75,21 @@ class Launcher:
     ) -> None:
         self.cluster, self.clock, self.step, self.launch = cluster, clock, step, launch
         self.say, self.logs = say, logs
-        self.group = Group(cluster, clock, name=launch.name, hosts=step.hosts)
+        self.group = self._group()
         self._followed: set[str] = set()
         self._read: dict[str, Outcome] = {}
         self._read_again: float | None = None
+        self._missing: set[str] = set()
         self._first_ok: float | None = None
         self._first_bad: float | None = None
         self._stuck_since: float | None = None
         self._began_waiting = clock.now()
         self._next_notice = clock.now() + NOTICE_EVERY
         self._running_since: float | None = None
+
+    def _group(self) -> Group:
+        step = self.step
+        return Group(self.cluster, self.clock, name=self.launch.name, hosts=step.pods, runners=step.runners)
 
     def run(self) -> Report:
         """Make or adopt the group, wait for its verdict, restart it where that helps, give the report.
@@ -143,9 +151,12 @@ class Launcher:
             self.say(f"group {self.launch.name} of an earlier launcher had failed; it is made anew")
             self.clean_up(grace=HURRY)
             self._forget()
-            self.group = Group(self.cluster, self.clock, name=self.launch.name, hosts=self.step.hosts)
+            self.group = self._group()
             self.group.acquire(manifest)
             self.group.sync()
+        if self.group.adopted and self.group.attempt == 0:
+            # The wait for capacity began with the group, whichever launcher watched it then.
+            self._began_waiting = unix(self.group.created) or self._began_waiting
         verb = "adopted the running group" if self.group.adopted else "created group"
         self.say(f"{verb} {self.launch.name} on {self.cluster.where}: {_shape(self.step)}")
 
@@ -159,6 +170,7 @@ class Launcher:
         states = tuple(self._whole(state) for state in self.group.states())
         self._follow_logs(states)
         self._note_times(states, now)
+        self._let_upload(states, now)
         verdict = decide(
             states,
             now=now,
@@ -166,9 +178,12 @@ class Launcher:
             retry_on=self.step.retry_on,
             first_ok_seen=self._first_ok,
             first_bad_seen=self._first_bad,
+            elastic=self.step.pathways.elastic_slices if self.step.pathways else 0,
+            per_slice=self.step.hosts_per_slice,
         )
         if verdict.decision is not Decision.WAIT:
             return verdict
+        self._note_missing(states)
         return self._limits(states, verdict, now)
 
     def _whole(self, state: HostState) -> HostState:
@@ -194,7 +209,8 @@ class Launcher:
 
     def _follow_logs(self, states: tuple[HostState, ...]) -> None:
         for state in states:
-            if state.phase is not Phase.WAITING and state.uid not in self._followed:
+            # A Pathways server tells nothing of the function: kubectl logs -c pathways-worker has its words.
+            if state.phase is not Phase.WAITING and not state.server and state.uid not in self._followed:
                 self._followed.add(state.uid)
                 self.logs.follow(state.index, self.cluster.follow_log(self.group.pods[state.uid]))
 
@@ -207,8 +223,32 @@ class Launcher:
             self._first_bad = now
         if self._running_since is None and all(s.phase is not Phase.WAITING for s in states):
             self._running_since = max(s.started for s in states) or now
-            hosts = "the host runs" if len(states) == 1 else f"all {len(states)} hosts run"
+            pods = "hosts" if self.step.pathways is None else "pods"
+            hosts = "the host runs" if len(states) == 1 else f"all {len(states)} {pods} run"
             self.say(f"{hosts} after {max(0.0, self._running_since - self._began_waiting):.1f} s")
+
+    def _let_upload(self, states: tuple[HostState, ...], now: float) -> None:
+        """Begin finish_grace anew while the leader, as the only one left, uploads: its function has returned too.
+
+        The log is asked only when the time is over. A transfer has limits of its own, so this comes to an end.
+        """
+        leader, others = states[0], states[1:]
+        if self._first_ok is None or now < self._first_ok + self.step.finish_grace:
+            return
+        if leader.phase is Phase.RUNNING and all(state.outcome and state.outcome.ok for state in others):
+            tail = self.cluster.read_log(self.group.pods[leader.uid], tail_bytes=_TAIL)
+            if UPLOADING.encode() in tail:
+                self._first_ok = now
+                self.say("host 0 still uploads its outputs")
+
+    def _note_missing(self, states: tuple[HostState, ...]) -> None:
+        """Tell once of each Pathways worker that is lost while the step goes on without it."""
+        if self.step.pathways is None or not self.step.pathways.elastic_slices:
+            return
+        for state in states:
+            if state.server and state.phase is Phase.LOST and state.uid not in self._missing:
+                self._missing.add(state.uid)
+                self.say(f"{state.who} was lost: {state.reason}; the step goes on (elastic_slices)")
 
     def _limits(self, states: tuple[HostState, ...], verdict: Verdict, now: float) -> Verdict:
         """Apply timeout, capacity_timeout and the patience with reasons that do not heal."""
@@ -229,13 +269,13 @@ class Launcher:
             end = self._began_waiting + self.step.capacity_timeout
             if now >= end:
                 reason = f"not all hosts ran within capacity_timeout={self.step.capacity_timeout:g} s: " + "; ".join(
-                    f"host {s.index}: {s.reason}" for s in waiting[:4]
+                    f"{s.who}: {s.reason}" for s in waiting[:4]
                 )
                 return Verdict(decision=Decision.FAILURE, reason=reason)
             times.append(end)
         if now >= self._next_notice:
             self._next_notice = now + NOTICE_EVERY
-            self.say(f"{len(waiting)} of {len(states)} hosts wait; host {waiting[0].index}: {waiting[0].reason}")
+            self.say(f"{len(waiting)} of {len(states)} hosts wait; {waiting[0].who}: {waiting[0].reason}")
         times += [self._next_notice] + ([self._stuck_since + IMAGE_GRACE] if self._stuck_since else [])
         return replace(verdict, check_at=min(times))
 
@@ -273,7 +313,7 @@ class Launcher:
         self._next_notice = self._began_waiting + NOTICE_EVERY
 
     def _success(self) -> Report:
-        states = [self._whole(state) for state in self.group.states()]
+        states = [self._whole(state) for state in self.group.states() if not state.server]
         self.logs.finish(5.0)
         outcomes = [state.outcome for state in states if state.outcome]
         leader = outcomes[0]
@@ -296,7 +336,11 @@ class Launcher:
             error = host.outcome.error
             if error and error.file:
                 lines.append(f"  at {error.file}:{error.line} in {error.function}(): {error.source}")
-        others = [_other(state) for state in states if host is None or state.index != host.index]
+        others = [
+            _other(state)
+            for state in states
+            if (host is None or state.index != host.index) and (not state.server or state.phase is not Phase.RUNNING)
+        ]
         if others:
             lines.append("  other hosts: " + "; ".join(others))
         return Report(ok=False, attempt=self.group.attempt, outputs={}, lines=tuple(lines))
@@ -305,9 +349,9 @@ class Launcher:
 def _other(state: HostState) -> str:
     outcome: Outcome | None = state.outcome
     if outcome and state.phase is Phase.ENDED:
-        return f"host {state.index} " + ("ended well" if outcome.ok else f"after it: {headline(outcome)}")
+        return f"{state.who} " + ("ended well" if outcome.ok else f"after it: {headline(outcome)}")
     words = {Phase.RUNNING: "was running and is stopped", Phase.WAITING: f"had not started ({state.reason})"}
-    return f"host {state.index} {words.get(state.phase, state.reason)}"
+    return f"{state.who} {words.get(state.phase, state.reason)}"
 
 
 def _shape(step: StepSpec) -> str:
@@ -320,4 +364,5 @@ def _shape(step: StepSpec) -> str:
         else f"{step.shape.chips_per_host} GPUs each"
     )
     topology = f", topology {step.shape.topology}" if step.shape.topology else ""
-    return f"{hosts} of {step.shape.name}, {chips}{topology}"
+    head = ", and a head without accelerator" if step.pathways else ""
+    return f"{hosts} of {step.shape.name}, {chips}{topology}{head}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kr_kfp.errors import SetupError
 from kr_kfp.executor_input import host_input
-from kr_kfp.runtime import child
+from kr_kfp.runtime import artifacts, child
 from kr_kfp.spec.local_devices import without_tpu
 from kr_kfp.wire import EXECUTOR_INPUT_MARK, Json, Payload
 
@@ -41,6 +41,7 @@ def process(payload: Payload, command: Sequence[str], work: str, rank: int, coun
         "KR_KFP_RUNNER_PID": str(os.getpid()),
         "KR_KFP_FAULTS": os.path.join(folder, "faults"),
         **_process_env(payload.options, index, rank, count),
+        **artifacts.user_env(payload, os.environ),
     }
     library = env.get("KR_KFP_LIBRARY", "")
     if os.path.isdir(library):
@@ -68,11 +69,14 @@ def _process_env(options: Json, index: int, rank: int, count: int) -> dict[str, 
         "WORLD_SIZE": str(world),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(count),
-        "KERAS_DISTRIBUTION_JOB_ADDRESSES": os.environ.get("JAX_COORDINATOR_ADDRESS", ""),
-        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(world),
-        "KERAS_DISTRIBUTION_PROCESS_ID": str(position),
         "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
     }
+    if "JAX_COORDINATOR_ADDRESS" in os.environ:  # not with Pathways, where one process drives all devices
+        env |= {
+            "KERAS_DISTRIBUTION_JOB_ADDRESSES": os.environ["JAX_COORDINATOR_ADDRESS"],
+            "KERAS_DISTRIBUTION_NUM_PROCESSES": str(world),
+            "KERAS_DISTRIBUTION_PROCESS_ID": str(position),
+        }
     if position:
         # KFP's executor writes its output file on the chief alone (kfp/dsl/executor.py, write_executor_output).
         task = {"type": "workerpool1", "index": position - 1}

@@ -12,7 +12,7 @@ from kr_kfp.errors import SetupError
 from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config, with_executor
 from kr_kfp.runtime import child, outcomes
 from kr_kfp.runtime.host import write_termination
-from kr_kfp.spec import local_devices
+from kr_kfp.spec import local_devices, local_task
 from kr_kfp.spec.codec import load_step, with_source
 from kr_kfp.spec.outcome import describe_outcome
 from kr_kfp.spec.step import StepSpec
@@ -72,5 +72,6 @@ def _environment(step: StepSpec, executor_input: Json) -> dict[str, str]:
     if local:
         # On a cluster KFP itself sets env and accelerator on the pod; kfp.local applies neither.
         env |= {name: value for name, value in step.env if isinstance(value, str)}
+        env |= local_task.task_env(step.name, step.env, os.environ)
         env |= local_devices.environment({**os.environ, **env}, step.devices_per_host)
     return env

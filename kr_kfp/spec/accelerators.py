@@ -16,6 +16,7 @@ from kr_kfp.spec.accelerators_unknown import unknown
 from kr_kfp.spec.step import Gpu, Shape, Tpu
 
 __all__ = [
+    "ARCH_KEY",
     "Explanation",
     "Reading",
     "UnknownAcceleratorError",
@@ -27,6 +28,9 @@ __all__ = [
     "shapes",
     "sources",
 ]
+
+ARCH_KEY = "kubernetes.io/arch"
+"""Label of every node, and the taint that GKE gives its Arm nodes (google.container.v1 TaintConfig: ARM by default)."""
 
 Reading = tuple[str, "Shape | None", str]
 """A naming convention, the shape that it reads (None if it has no such name), and why."""
@@ -176,6 +180,8 @@ def selectors(shape: Shape) -> dict[str, str]:
         chosen = {"cloud.google.com/gke-accelerator": shape.label}
     if shape.select_machine and shape.machine:
         chosen["node.kubernetes.io/instance-type"] = shape.machine
+    if shape.arch:
+        chosen[ARCH_KEY] = shape.arch
     return chosen
 
 

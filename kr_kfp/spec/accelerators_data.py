@@ -35,6 +35,7 @@ class Family(NamedTuple):
         cores_per_chip: TensorCores of one chip (what Google's ``vN-K`` counts); 0 for GPU.
         devices_per_chip: Devices that JAX shows for one chip. v4 and v5p fuse two cores into one (megacore).
         xpk: The GPU's name in xpk, which appends ``-<count>``; empty where xpk has none.
+        arch: ``arm64`` where the hosts are Arm machines (GB200 and GB300: Grace).
 
     """
 
@@ -43,6 +44,7 @@ class Family(NamedTuple):
     cores_per_chip: int = 0
     devices_per_chip: int = 1
     xpk: str = ""
+    arch: str = ""
 
 
 # In the order of listings. Two JAX devices per tpu7x chip: MXT lists 16 devices on 8 chips, XPK starts two containers.
@@ -66,8 +68,8 @@ FAMILIES: dict[str, Family] = {
     "h100-mega": Family("gpu", ("h100-mega", "h100-mega-80gb"), xpk="h100-mega-80gb"),
     "h200": Family("gpu", ("h200", "h200-141gb"), xpk="h200-141gb"),
     "b200": Family("gpu", ("b200",), xpk="b200"),
-    "gb200": Family("gpu", ("gb200",), xpk="gb200"),
-    "gb300": Family("gpu", ("gb300",)),
+    "gb200": Family("gpu", ("gb200",), xpk="gb200", arch="arm64"),
+    "gb300": Family("gpu", ("gb300",), arch="arm64"),
     "rtx-pro-6000": Family("gpu", ("rtx-pro-6000",)),
 }
 

@@ -148,6 +148,7 @@ def _entry(block: Block, topology: str, rivals: tuple[Block, ...]) -> Entry:
         select_machine=_needs_machine(block, topology, rivals),
         pathways_type=block.pathways,
         vertex_machine=block.vertex.format_map(facts),
+        arch=family.arch,
     )
     return Entry(
         shape=shape,

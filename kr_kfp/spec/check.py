@@ -9,15 +9,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 from kr_kfp.errors import Problem
 from kr_kfp.spec import check_values as values
 from kr_kfp.spec.accelerators import UnknownAcceleratorError, resolve
+from kr_kfp.spec.check_pathways import PLACEHOLDER, check_pathways
 from kr_kfp.spec.durations import EXAMPLES, parse_duration
 from kr_kfp.spec.options import OPTIONS
-from kr_kfp.spec.step import ConfigKey, Gpu, Secret, Tpu
+from kr_kfp.spec.step import ConfigKey, Gpu, Pathways, Secret, Tpu
 
 __all__ = ["REFUSED_KEYWORDS", "check_arguments", "check_misplaced", "check_placeholders", "check_value"]
 
@@ -30,7 +31,14 @@ REFUSED_KEYWORDS: Mapping[str, Problem] = {
 }
 """Keywords of ``dsl.component`` that kr_kfp needs for itself."""
 
-_PLACEHOLDER = re.compile(r"\{\{(?:channel:|\$)[^{}]*\}\}")
+_WHAT = {
+    "pod": "which is one pod without a launcher",
+    "lws": "which runs the function on every host",
+    "pathways": "which runs the function once, on a head without accelerators",
+}
+
+_AT_RUN_TIME = frozenset({"pathways.scratch"})
+"""What a pipeline input may give: the launcher resolves it before it makes the group."""
 
 
 def check_arguments(given: Mapping[str, Any], *, keywords: Collection[str] = ()) -> tuple[Problem, ...]:
@@ -66,12 +74,12 @@ def check_value(name: str, value: Any) -> tuple[Problem, ...]:
 
 def check_misplaced(given: Mapping[str, Any], backend: str) -> tuple[Problem, ...]:
     """Name the arguments that mean nothing for this backend."""
-    if backend != "pod":
+    if backend not in _WHAT:
         return ()
     return tuple(
-        Problem(name, f"{value!r} means nothing for backend 'pod', which is one pod without a launcher.", f"{fix}.")
+        Problem(name, f"{value!r} means nothing for backend {backend!r}, {_WHAT[backend]}.", f"{fix}.")
         for name, value in given.items()
-        if value is not None and name in OPTIONS and (fix := OPTIONS[name].not_for_pod)
+        if value is not None and name in OPTIONS and (fix := getattr(OPTIONS[name], f"not_for_{backend}"))
     )
 
 
@@ -97,7 +105,7 @@ def check_placeholders(path: str, value: Any) -> tuple[Problem, ...]:
 
 def _placeholders(path: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
-        found = _PLACEHOLDER.search(value)
+        found = PLACEHOLDER.search(value)
         if found:
             yield path, repr(value)
     elif isinstance(value, Mapping):
@@ -107,9 +115,10 @@ def _placeholders(path: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple | set | frozenset):
         for at, item in enumerate(value):
             yield from _placeholders(f"{path}[{at}]", item)
-    elif is_dataclass(value) and not isinstance(value, type) and isinstance(value, Secret | ConfigKey | Tpu | Gpu):
-        for field in fields(value):
-            yield from _placeholders(f"{path}.{field.name}", getattr(value, field.name))
+    elif isinstance(value, Secret | ConfigKey | Tpu | Gpu | Pathways):
+        places = {f"{path}.{field.name}": getattr(value, field.name) for field in fields(value)}
+        for where, item in places.items():
+            yield from _placeholders(where, None if where in _AT_RUN_TIME else item)
     elif hasattr(value, "pattern") and hasattr(value, "channel_type"):
         yield path, str(value)
 
@@ -132,9 +141,7 @@ def _accelerator(path: str, value: Any) -> Iterable[Problem]:
 
 
 def _backend(path: str, value: Any) -> Iterable[Problem]:
-    if value == "pathways":
-        return [Problem(path, "'pathways' is not available in this version.", "use 'lws' or leave it out.")]
-    return values.one_of("auto", "pod", "lws")(path, value)
+    return values.one_of("auto", "pod", "lws", "pathways")(path, value)
 
 
 def _duration(path: str, value: Any) -> Iterable[Problem]:
@@ -183,9 +190,15 @@ _CHECKS: Mapping[str, Callable[[str, Any], Iterable[Problem]]] = {
     "launcher_image": values.image,
     "launcher_resources": values.launcher_resources,
     "checkpoint_root": _checkpoint_root,
+    "stream_inputs": values.texts,
+    "shm": values.shm,
+    "pod_security": values.one_of("kfp", "restricted"),
+    "service_account": values.object_name,
+    "api_token": values.yes_or_no,
     "labels": values.label_map,
     "annotations": values.annotation_map,
     "passthrough": values.yes_or_no,
+    "pathways": check_pathways,
     "install_kr_kfp_package": values.yes_or_no,
     "kr_kfp_package_path": values.text,
     "base_image": values.image,

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kr_kfp.errors import Problem
-from kr_kfp.spec.pod import FOLDER, VOLUME, reserved
-from kr_kfp.spec.step import StepSpec
+from kr_kfp.spec.check_pathways import is_gs
+from kr_kfp.spec.pod import FOLDER, SHM_VOLUME, VOLUME, reserved
+from kr_kfp.spec.security import SCRATCH
+from kr_kfp.spec.step import RUN_TIME_SCRATCH, StepSpec
 
-__all__ = ["check_task_config"]
+__all__ = ["check_scratch", "check_task_config"]
 
 
 def check_task_config(step: StepSpec, config: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -24,17 +26,41 @@ def check_task_config(step: StepSpec, config: Mapping[str, Any]) -> tuple[Proble
     """
     names = [entry["name"] for entry in config.get("env") or ()]
     problems = [
-        Problem(f"env {name!r}", f"{reserved(name)}.", "Do not set it on the task.") for name in names if reserved(name)
+        Problem(f"env {name!r}", f"{setter}.", "Do not set it on the task.")
+        for name in names
+        if (setter := reserved(name, step.backend))
     ]
     names = [volume.get("name") for volume in config.get("volumes") or ()]
-    if VOLUME in names:
-        problems.append(Problem(f"volume {VOLUME!r}", "kr_kfp has a volume of this name.", "Rename yours."))
+    problems += [
+        Problem(f"volume {name!r}", "kr_kfp has a volume of this name.", "Rename yours.")
+        for name in (VOLUME, SHM_VOLUME, *SCRATCH)
+        if name in names
+    ]
     for mount in config.get("volumeMounts") or ():
         path = str(mount.get("mountPath", "")).rstrip("/")
         if path == FOLDER or path.startswith(f"{FOLDER}/"):
             problems.append(Problem(f"mount {path!r}", f"kr_kfp has {FOLDER} for itself.", "Mount it elsewhere."))
     problems += _accelerator(step, config.get("resources") or {})
     return tuple(problems)
+
+
+def check_scratch(step: StepSpec, given: str, *, needed: bool) -> tuple[Problem, ...]:
+    """Check the scratch location that Pathways' servers will get.
+
+    Args:
+        step: The step.
+        given: What a pipeline input gave; empty if none did.
+        needed: Whether servers will run, which is so everywhere but on the local cluster.
+    """
+    if step.pathways is None or not needed:
+        return ()
+    own = step.pathways.scratch
+    scratch = given or ("" if own in (None, RUN_TIME_SCRATCH) else str(own))
+    if is_gs(scratch):
+        return ()
+    what = f"{scratch!r} is no folder of Google Cloud Storage." if scratch else "there is none."
+    fix = "Give 'gs://bucket/folder' in a bucket that exists, by kr_kfp.Pathways(scratch=...)."
+    return (Problem("pathways.scratch", what, fix),)
 
 
 def _accelerator(step: StepSpec, resources: Mapping[str, Mapping[str, Any]]) -> list[Problem]:

@@ -16,12 +16,15 @@ from kr_kfp.spec.step import ConfigKey, Secret
 
 __all__ = [
     "annotation_map",
+    "cpu_and_memory",
     "env",
     "image",
     "label_map",
     "launcher_resources",
+    "object_name",
     "one_of",
     "retry_on",
+    "shm",
     "text",
     "texts",
     "whole",
@@ -200,6 +203,11 @@ def retry_on(path: str, value: Any) -> Iterator[Problem]:
 
 def launcher_resources(path: str, value: Any) -> Iterator[Problem]:
     """Check cpu and memory of the launcher pod; they become both its requests and its limits."""
+    return cpu_and_memory(path, value, who="a launcher")
+
+
+def cpu_and_memory(path: str, value: Any, *, who: str) -> Iterator[Problem]:
+    """Check amounts of cpu and memory, which are all that ``who`` may ask for."""
     if not isinstance(value, Mapping):
         yield wrong_type(path, value, "a dict such as {'cpu': '500m', 'memory': '512Mi'}")
         return
@@ -207,9 +215,26 @@ def launcher_resources(path: str, value: Any) -> Iterator[Problem]:
     for key, item in value.items():
         where = f"{path}[{key!r}]"
         if key not in forms:
-            yield Problem(where, "a launcher has cpu and memory only.", "leave it out.")
+            yield Problem(where, f"{who} has cpu and memory only.", "leave it out.")
         elif not isinstance(item, str) or not forms[key][0].fullmatch(item):
             yield Problem(where, f"{item!r} is no amount of {key}.", f"write {forms[key][1]}.")
+
+
+def object_name(path: str, value: Any) -> Iterator[Problem]:
+    """Check for the name of an object of Kubernetes."""
+    if not isinstance(value, str):
+        yield wrong_type(path, value, "a name")
+    elif len(value) > 253 or not _SUBDOMAIN.fullmatch(value):
+        fix = "use lower-case letters, digits, - and ., at most 253."
+        yield Problem(path, f"{value!r} is no name of an object of Kubernetes.", fix)
+
+
+def shm(path: str, value: Any) -> Iterator[Problem]:
+    """Check whether, and up to which size, ``/dev/shm`` is the pod's own memory."""
+    if not isinstance(value, bool | str):
+        yield wrong_type(path, value, "True, False or a size such as '16Gi'")
+    elif isinstance(value, str) and not _MEMORY.fullmatch(value):
+        yield Problem(path, f"{value!r} is no amount of memory.", "write '16Gi' or the like.")
 
 
 def _or(choices: Collection[str]) -> str:

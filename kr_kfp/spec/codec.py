@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from kr_kfp.errors import WireError
-from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, Shape, StepSpec
+from kr_kfp.spec.step import ConfigKey, EnvVar, Pathways, Secret, Shape, StepSpec
 from kr_kfp.wire import PROTOCOL, Json
 
 __all__ = ["LAUNCHER_RESOURCES", "SOURCE", "dump_step", "load_step", "with_source"]
@@ -24,7 +24,7 @@ LAUNCHER_RESOURCES = "launcher_resources"
 
 _BESIDE = frozenset({"v", SOURCE, LAUNCHER_RESOURCES})
 _PAIRS = ("labels", "annotations")
-_TUPLES = ("retry_on", "index_urls", "trusted_hosts")
+_TUPLES = ("retry_on", "stream_inputs", "index_urls", "trusted_hosts")
 _FIELDS = frozenset(field.name for field in fields(StepSpec))
 _EPHEMERAL_FILE = '"$program_path/ephemeral_component.py"'
 
@@ -44,7 +44,7 @@ def dump_step(
         value = getattr(step, field.name)
         if field.name == "env":
             value = [[name, _dump_value(given)] for name, given in value]
-        elif field.name == "shape":
+        elif field.name in ("shape", "pathways"):
             value = asdict(value) if value else None
         elif isinstance(value, tuple):
             value = [list(item) if isinstance(item, tuple) else item for item in value]
@@ -78,6 +78,9 @@ def load_step(data: Mapping[str, Any]) -> StepSpec:
         values.setdefault("capacity_timeout", None)
         values["env"] = tuple(_load_variable(entry) for entry in values.get("env", ()))
         values["shape"] = Shape(**values["shape"]) if "shape" in values else None
+        if "pathways" in values:
+            given = values["pathways"]
+            values["pathways"] = Pathways(**{**given, "xla_flags": tuple(given.get("xla_flags", ()))})
         for key in _PAIRS:
             values[key] = tuple((str(name), str(value)) for name, value in values.get(key, ()))
         for key in _TUPLES:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from kr_kfp.errors import Problem
 from kr_kfp.spec.accelerators import resolve
 from kr_kfp.spec.check import check_arguments, check_misplaced
+from kr_kfp.spec.check_pathways import PLACEHOLDER, check_fit
 from kr_kfp.spec.durations import parse_duration
 from kr_kfp.spec.options import DEFAULTS, MAX_RESTARTS, MAX_RESTARTS_SPOT
 from kr_kfp.spec.pod import reserved
-from kr_kfp.spec.step import Backend, Shape, StepSpec
+from kr_kfp.spec.step import RUN_TIME_SCRATCH, Backend, Pathways, Shape, StepSpec
 
 __all__ = ["declare", "describe_shape"]
 
@@ -55,7 +57,11 @@ def declare(
     problems += found
     values, problems = _without_misplaced(values, given, mine, backend, problems)
     processes, found = _processes(values, shape, known=known)
-    problems += [*found, *_reserved(given.get("env", values.get("env")), backend), *_together(values, backend)]
+    misplaced = {problem.path for problem in problems}
+    problems += [problem for problem in found if problem.path not in misplaced]
+    problems += [*_reserved(given.get("env", values.get("env")), backend), *_together(values, backend)]
+    if backend == "pathways":
+        problems += [found for found in check_fit(values, shape, known=known) if _argument(found) not in wrong]
     if problems:
         return None, tuple(sorted(problems, key=lambda problem: _place(problem, list(given))))
     return _step(
@@ -99,6 +105,8 @@ def _fitting(inherited: Given, mine: Given, shape: Shape | None) -> dict[str, An
         tpu = shape is not None and shape.kind == "tpu"
         # A TPU's hosts follow from its topology, and only TPUs come in slices.
         dropped |= {"hosts"} if tpu else {"slices"}
+        if shape is not None and _slices(shape, 2):
+            dropped.add("slices")
         if inherited.get("processes_per_host") == "gpu" and (shape is None or tpu):
             dropped.add("processes_per_host")
     return {key: value for key, value in inherited.items() if key not in dropped}
@@ -116,11 +124,23 @@ def _hosts(values: Given, shape: Shape | None) -> tuple[int | None, list[Problem
                 f"{shape.chips_per_host} on each host, {per_slice}{times}."
             )
             return None, [Problem("hosts", message, f"leave it out or write {total}.")]
-        return total, []
+        return total, _slices(shape, slices)
     if slices > 1:
         message = f"{slices} slices of {describe_shape(shape)}: only TPUs come in slices."
         return None, [Problem("slices", message, "leave it out, and say with hosts= how many hosts there are.")]
     return given or 1, []
+
+
+def _slices(shape: Shape, slices: int) -> list[Problem]:
+    """Refuse slices that GKE does not join: those of one host, and v3 (GKE's multislice documentation)."""
+    if slices == 1 or (shape.hosts > 1 and shape.family != "v3"):
+        return []
+    if shape.family == "v3":
+        return [Problem("slices", f"{slices} slices of {shape.name}: v3 has no multislice.", "leave it out.")]
+    # LWS up to 0.9 numbers sub-groups of one pod wrongly (kubernetes-sigs/lws#918), and from 0.10 on those beside a
+    # leader that is in none.
+    message = f"{slices} slices of {describe_shape(shape)}: GKE joins slices of several hosts only."
+    return [Problem("slices", message, "leave it out, or choose a larger accelerator.")]
 
 
 def _backend(values: Given, shape: Shape | None, hosts: int | None) -> tuple[Backend | None, str, list[Problem]]:
@@ -179,7 +199,7 @@ def _reserved(env: Any, backend: Backend | None) -> list[Problem]:
     return [
         Problem(f"env[{name!r}]", f"{setter}.", "choose another name, or leave it out.")
         for name in names
-        if (setter := reserved(name) if backend != "pod" or name.startswith("KR_KFP_") else "")
+        if (setter := reserved(name, backend or "") if backend != "pod" or name.startswith("KR_KFP_") else "")
     ]
 
 
@@ -217,6 +237,7 @@ def _step(
     if restarts is None:
         restarts = MAX_RESTARTS_SPOT if spot else MAX_RESTARTS
     hosts_trusted = values.get("pip_trusted_hosts")
+    shm = value("shm")
     return StepSpec(
         name=name,
         backend=backend,
@@ -239,9 +260,34 @@ def _step(
         image=image,
         launcher_image=value("launcher_image"),
         checkpoint_root=value("checkpoint_root"),
+        stream_inputs=tuple(value("stream_inputs")),
         requirement=requirement,
         index_urls=tuple(values.get("pip_index_urls") or ()),
         trusted_hosts=None if hosts_trusted is None else tuple(hosts_trusted),
         labels=tuple(dict(value("labels")).items()),
         annotations=tuple(dict(value("annotations")).items()),
+        pathways=_pathways(values.get("pathways")),
+        # NCCL and PyTorch's loaders pass data between processes there, and 64 MB are soon full.
+        shm=bool(shm) if shm is not None else shape is not None and shape.kind == "gpu",
+        shm_size=shm if isinstance(shm, str) else "",
+        pod_security=value("pod_security"),
+        service_account=value("service_account"),
+        api_token=value("api_token"),
+    )
+
+
+def _pathways(given: Pathways | None) -> Pathways | None:
+    """Give the settings as plain values, without the pipeline's placeholders."""
+    if given is None:
+        return None
+    scratch: Any = given.scratch
+    if scratch is not None and (not isinstance(scratch, str) or PLACEHOLDER.search(scratch)):
+        scratch = RUN_TIME_SCRATCH
+    return replace(
+        given,
+        scratch=scratch,
+        xla_flags=tuple(given.xla_flags),
+        head_selector=dict(given.head_selector),
+        resource_manager=dict(given.resource_manager),
+        proxy=dict(given.proxy),
     )

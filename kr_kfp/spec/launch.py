@@ -67,6 +67,8 @@ class Launch:
         inherited: What is taken over from the launcher's own pod.
         owners: Owner references of the group.
         init: Command of the init container that provides kr_kfp.
+        env: Entries of ``container.env`` that bring the credentials of object stores from their Secrets.
+        scratch: Pathways' scratch location that a pipeline input gave; empty if the step names it.
     """
 
     name: str
@@ -82,3 +84,5 @@ class Launch:
     inherited: Inherited = field(default_factory=Inherited)
     owners: tuple[dict[str, Any], ...] = ()
     init: tuple[str, ...] = ()
+    env: tuple[dict[str, Any], ...] = ()
+    scratch: str = ""

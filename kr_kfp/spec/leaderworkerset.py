@@ -13,10 +13,11 @@ from typing import Any
 
 from kr_kfp.names import ATTEMPT_ENV, HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.pathways import WORKER, worker_pod
 from kr_kfp.spec.pod import CONTAINER, training_pod
 from kr_kfp.spec.step import StepSpec
 
-__all__ = ["API_VERSION", "KIND", "LABEL", "attempt_of", "build", "restart_patch", "stop_patch"]
+__all__ = ["API_VERSION", "KIND", "LABEL", "NODE_POOL", "attempt_of", "build", "restart_patch", "stop_patch"]
 
 Json = dict[str, Any]
 
@@ -26,24 +27,36 @@ KIND = "LeaderWorkerSet"
 LABEL = "leaderworkerset.sigs.k8s.io"
 """Prefix of all labels and annotations of LWS (lws api/leaderworkerset/v1/leaderworkerset_types.go)."""
 
-_NODE_POOL = "cloud.google.com/gke-nodepool"
+NODE_POOL = "cloud.google.com/gke-nodepool"
 
 
 def build(step: StepSpec, launch: Launch) -> Json:
     """Build the manifest of one group.
 
-    Hosts of one TPU slice share one node pool alone (exclusive topology): a multi-host TPU node pool is one slice.
-    Slices of a multislice group are sub-groups, each exclusive on its own pool.
+    Hosts of one TPU slice share one node pool alone (exclusive topology): a multi-host TPU node pool is one slice, a
+    single-host one holds many. Slices of a multislice group are sub-groups, each exclusive on its own pool. Pathways'
+    head is in no sub-group, since it has no place in a pool of TPUs.
     """
     template = training_pod(step, launch)
     labels = template["metadata"]["labels"]
     annotations = {IDENTITY_ANNOTATION: launch.identity, HOLDER_ANNOTATION: launch.holder}
-    if step.shape and step.shape.kind == "tpu" and step.hosts > 1:
-        prefix = "subgroup-exclusive-topology" if step.slices > 1 else "exclusive-topology"
-        annotations[f"{LABEL}/{prefix}"] = _NODE_POOL
-    group: Json = {"size": step.hosts, "restartPolicy": "None", "workerTemplate": template}
-    if step.slices > 1:
-        group["subGroupPolicy"] = {"subGroupSize": step.hosts_per_slice, "subGroupPolicyType": "LeaderWorker"}
+    single = step.backend == "pathways"
+    in_subgroups = step.hosts_per_slice > 1 and (step.slices > 1 or single)
+    if step.shape and step.shape.kind == "tpu" and step.hosts_per_slice > 1:
+        prefix = "subgroup-exclusive-topology" if in_subgroups else "exclusive-topology"
+        annotations[f"{LABEL}/{prefix}"] = NODE_POOL
+    group: Json = {"size": step.pods, "restartPolicy": "None", "workerTemplate": template}
+    if single:
+        group["leaderTemplate"] = template
+        group["workerTemplate"] = worker_pod(step, launch, template["metadata"])
+    if in_subgroups and not single:
+        # LWS 0.9.0 marks workers only: an unmarked leader gets TPU_WORKER_ID=-1 (lws pkg/utils/accelerators/tpu.go).
+        template["metadata"]["annotations"][f"{LABEL}/leader-requests-tpus"] = "true"
+    if in_subgroups:
+        kind = "LeaderExcluded" if single else "LeaderWorker"
+        group["subGroupPolicy"] = {"subGroupSize": step.hosts_per_slice, "subGroupPolicyType": kind}
+    # Workers of Pathways look for their resource manager at once. Hosts that run the function need one another.
+    startup = "LeaderReady" if single else "LeaderCreated"
     metadata: Json = {"name": launch.name, "labels": labels, "annotations": annotations}
     if launch.owners:
         metadata["ownerReferences"] = list(launch.owners)
@@ -51,14 +64,14 @@ def build(step: StepSpec, launch: Launch) -> Json:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": metadata,
-        "spec": {"replicas": 1, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": group},
+        "spec": {"replicas": 1, "startupPolicy": startup, "leaderWorkerTemplate": group},
     }
 
 
 def attempt_of(pod_spec: Json) -> int:
     """Read the attempt that a pod belongs to from its own spec; 0 if it says none."""
     for container in pod_spec.get("containers") or ():
-        if container.get("name") == CONTAINER:
+        if container.get("name") in (CONTAINER, WORKER):
             for entry in container.get("env") or ():
                 if entry.get("name") == ATTEMPT_ENV:
                     return int(entry.get("value") or 0)
@@ -76,12 +89,18 @@ def restart_patch(group: Json, attempt: int) -> Json:
     The number goes into the pod template, so that every host knows its attempt from its first moment, and every pod
     tells by its own spec which attempt it belongs to.
     """
-    template = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]
-    containers = []
-    for container in template["spec"]["containers"]:
-        env = [
-            {"name": ATTEMPT_ENV, "value": str(attempt)} if entry.get("name") == ATTEMPT_ENV else entry
-            for entry in container.get("env") or ()
-        ]
-        containers.append({**container, "env": env} if env else container)
-    return {"spec": {"replicas": 1, "leaderWorkerTemplate": {"workerTemplate": {"spec": {"containers": containers}}}}}
+    given = group["spec"]["leaderWorkerTemplate"]
+    templates = {
+        role: {"spec": {"containers": [_in_attempt(c, attempt) for c in given[role]["spec"]["containers"]]}}
+        for role in ("leaderTemplate", "workerTemplate")
+        if given.get(role)
+    }
+    return {"spec": {"replicas": 1, "leaderWorkerTemplate": templates}}
+
+
+def _in_attempt(container: Json, attempt: int) -> Json:
+    env = [
+        {"name": ATTEMPT_ENV, "value": str(attempt)} if entry.get("name") == ATTEMPT_ENV else entry
+        for entry in container.get("env") or ()
+    ]
+    return {**container, "env": env} if env else container

@@ -16,7 +16,9 @@ def environment(env: Mapping[str, str], devices: int) -> dict[str, str]:
         env: The environment so far; a platform or a device count that the user chose stays.
         devices: Accelerator devices of this host; 0 on CPU, where JAX keeps its single CPU device.
     """
-    given = {"JAX_PLATFORMS": env.get("JAX_PLATFORMS", "cpu")}
+    platforms = env.get("JAX_PLATFORMS", "cpu")
+    # No Pathways proxy runs here: the CPU devices of one process stand for those behind it.
+    given = {"JAX_PLATFORMS": "cpu" if "proxy" in platforms.split(",") else platforms}
     flags = env.get("XLA_FLAGS", "")
     if devices and _FLAG not in flags:
         given["XLA_FLAGS"] = f"{flags} {_FLAG}={devices}".strip()

@@ -14,10 +14,11 @@ from enum import Enum
 from typing import Any
 
 from kr_kfp.spec.leaderworkerset import LABEL, attempt_of
+from kr_kfp.spec.pathways import COLOCATED, SIDECARS, WORKER
 from kr_kfp.spec.pod import CONTAINER
 from kr_kfp.wire import Outcome, parse_message
 
-__all__ = ["HostState", "Phase", "observe", "pod_index", "unix"]
+__all__ = ["BROKE_FIRST", "HostState", "Phase", "observe", "pod_index", "unix"]
 
 Json = Mapping[str, Any]
 
@@ -31,7 +32,12 @@ class Phase(Enum):
     ENDED = "ended"
     """User code ended; there is an outcome."""
     LOST = "lost"
-    """The host went away while user code ran, through no fault of that code."""
+    """The host went away while user code ran, through no fault of that code; or a Pathways server of it broke."""
+
+
+BROKE_FIRST = 5.0
+"""Seconds by which user code may seem to have failed before the server whose end it felt: Kubernetes writes whole
+seconds, by the clock of another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,9 @@ class HostState:
         digest: SHA-256 of the whole outcome where the termination message held only part of it.
         unread: The outcome can only be found in the log of the container that now holds.
         reason: Why it waits or was lost.
+        server: It runs a Pathways server in place of user code: it has no end of its own, and can only be lost.
+        lost_at: Unix seconds when it was lost, as far as Kubernetes tells; 0 if it does not.
+        up: For a server that was lost: whether it runs again.
     """
 
     index: int
@@ -59,6 +68,14 @@ class HostState:
     digest: str = ""
     unread: bool = False
     reason: str = ""
+    server: bool = False
+    lost_at: float = 0.0
+    up: bool = False
+
+    @property
+    def who(self) -> str:
+        """Name it for people."""
+        return f"Pathways worker {self.index - 1}" if self.server else f"host {self.index}"
 
 
 def unix(stamp: str | None) -> float:
@@ -72,7 +89,13 @@ def pod_index(pod: Json) -> int:
 
 
 def observe(
-    pods: Sequence[Json], *, hosts: int, attempt: int, gone: Collection[str] = (), lost: Mapping[str, str] | None = None
+    pods: Sequence[Json],
+    *,
+    hosts: int,
+    attempt: int,
+    gone: Collection[str] = (),
+    lost: Mapping[str, str] | None = None,
+    runners: int | None = None,
 ) -> tuple[HostState, ...]:
     """Tell what every host of an attempt is doing.
 
@@ -82,27 +105,86 @@ def observe(
         attempt: The attempt to look at; pods of others are left out.
         gone: UIDs of pods that are deleted.
         lost: UIDs of pods whose node is lost, with the reason.
+        runners: Pods that run the function, from index 0 on; the others are Pathways' workers. None is all.
     """
+    first_server = hosts if runners is None else runners
     by_index: dict[int, list[Json]] = {index: [] for index in range(hosts)}
     for pod in pods:
         if attempt_of(pod["spec"]) == attempt and pod_index(pod) in by_index:
             by_index[pod_index(pod)].append(pod)
-    return tuple(_host(index, found, gone, lost or {}) for index, found in by_index.items())
+    return tuple(
+        _host(index, found, gone, lost or {}, server=index >= first_server) for index, found in by_index.items()
+    )
 
 
-def _host(index: int, pods: Sequence[Json], gone: Collection[str], lost: Mapping[str, str]) -> HostState:
+def _host(
+    index: int, pods: Sequence[Json], gone: Collection[str], lost: Mapping[str, str], *, server: bool
+) -> HostState:
     """Judge one index by the first of its pods in which user code started: another one must never start it again."""
+    judge = _server if server else _runner
     states = [
-        _pod(index, pod, gone=pod["metadata"]["uid"] in gone, node_lost=lost.get(pod["metadata"]["uid"], ""))
+        judge(index, pod, gone=pod["metadata"]["uid"] in gone, node_lost=lost.get(pod["metadata"]["uid"], ""))
         for pod in sorted(pods, key=lambda p: str(p["metadata"].get("creationTimestamp", "")))
     ]
     begun = [state for state in states if state.phase is not Phase.WAITING]
     if not begun:
-        return states[-1] if states else HostState(index=index, phase=Phase.WAITING, reason="there is no pod yet")
+        nothing = HostState(index=index, phase=Phase.WAITING, reason="there is no pod yet", server=server)
+        return states[-1] if states else nothing
     first = begun[0]
     if first.phase is Phase.RUNNING and len(states) > states.index(first) + 1:
-        return _lost(first, f"pod {first.pod} was replaced by another of the same name while it ran")
+        first = _lost(first, f"pod {first.pod} was replaced by another of the same name while it ran")
+    if first.phase is Phase.LOST and server:
+        newest = states[-1]
+        return _with(first, up=newest.phase is Phase.RUNNING or newest.up)
     return first
+
+
+def _runner(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:
+    """Judge a pod in which the function runs; on Pathways' head the servers beside it must have lived on."""
+    state = _pod(index, pod, gone=gone, node_lost=node_lost)
+    broken = _broken(pod.get("status") or {}, SIDECARS)
+    if broken is None or state.phase is Phase.LOST or (state.outcome and state.outcome.ok):
+        return state
+    reason, at = broken
+    if state.phase is Phase.ENDED and state.outcome and at > state.outcome.ended + BROKE_FIRST:
+        return state  # user code failed first
+    return _with(state, phase=Phase.LOST, reason=reason, lost_at=at, outcome=None, digest="", unread=False)
+
+
+def _server(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:
+    """Judge a pod of Pathways' workers, which has no runner of ours: its first end is a loss."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    container: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == WORKER), {})
+    state = container.get("state") or {}
+    base = HostState(index=index, phase=Phase.WAITING, pod=metadata["name"], uid=metadata["uid"], server=True)
+    running, going = state.get("running"), gone or bool(metadata.get("deletionTimestamp"))
+    broken = _broken(status, (WORKER, COLOCATED))
+    if broken is not None:
+        reason, at = broken
+        return _with(_lost(base, reason), lost_at=at, up=bool(running) and not going and not node_lost)
+    if running is None:
+        if status.get("phase") == "Failed" and status.get("startTime"):
+            return _lost(base, ": ".join(filter(None, (status.get("reason"), status.get("message")))) or "it failed")
+        return _waiting(base, _why_waiting(status, state))
+    base = _started(base, unix(running.get("startedAt")))
+    if going:
+        at = unix(metadata.get("deletionTimestamp"))
+        return _with(_lost(base, f"pod {base.pod} was deleted while it ran{_disruption(status)}"), lost_at=at)
+    return _lost(base, node_lost) if node_lost else base
+
+
+def _broken(status: Json, names: Collection[str]) -> tuple[str, float] | None:
+    """Find a container without a runner of ours that has ended, or was started again; say how, and when."""
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(key) or ():
+            ended = (container.get("lastState") or {}).get("terminated") or (container.get("state") or {}).get(
+                "terminated"
+            )
+            if container.get("name") not in names or not (ended or container.get("restartCount")):
+                continue
+            how = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}" if ended else "restarted"
+            return f"container {container['name']} ended ({how})", unix((ended or {}).get("finishedAt"))
+    return None
 
 
 def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # noqa: PLR0911 - a table

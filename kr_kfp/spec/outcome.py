@@ -2,10 +2,12 @@
 
 | seen | verdict |
 |---|---|
-| every host ended well | SUCCESS |
+| every host ended well (Pathways: the head did) | SUCCESS |
 | a host failed by its own doing | FAILURE of the first by its outcome's time, after SETTLE or when all ended |
 | the same, and the failure is one of ``retry_on`` | RESTART |
 | a host was lost, and no host failed by its own doing | RESTART |
+| a host failed when a Pathways server was lost already | RESTART |
+| Pathways workers of no more than ``elastic`` slices are away | as if they were there |
 | hosts failed only as they do when a peer goes away | wait PEER_GRACE for the peer's own story, then FAILURE |
 | some ended well, others still run | wait ``finish_grace``, then FAILURE naming those that still run |
 | a host returned and waited in vain for others | FAILURE naming the others |
@@ -15,11 +17,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kr_kfp.spec.observe import HostState, Phase
+from kr_kfp.spec.observe import BROKE_FIRST, HostState, Phase
 from kr_kfp.wire import LEAVING, Outcome
 
 __all__ = ["PEER_GRACE", "SETTLE", "Decision", "Verdict", "decide", "describe_outcome", "follows_a_peer", "headline"]
@@ -63,7 +65,7 @@ class Verdict:
 _PEER_WORDS = re.compile(
     r"gloo|nccl|coordination.?service|coordination_service|heartbeat|barrier|connection (reset|closed|refused|aborted)"
     r"|connect(ion)? failed|socket closed|broken pipe|remote (peer|process)|peer|unavailable:|deadline_exceeded"
-    r"|aborted:|cancelled:|slice health|preempt|leader task|task .* (died|restarted|disconnected)",
+    r"|aborted:|cancelled:|ifrt proxy|slice health|preempt|leader task|task .* (died|restarted|disconnected)",
     re.IGNORECASE,
 )
 _PEER_TYPES = frozenset(
@@ -95,7 +97,7 @@ def follows_a_peer(outcome: Outcome) -> bool:
     if outcome.kind in ("signal", "exit") and LEAVING in outcome.detail:
         return True
     if outcome.kind == "setup":
-        return "jax.distributed.initialize(" in outcome.detail
+        return "jax.distributed.initialize(" in outcome.detail or "through the Pathways proxy" in outcome.detail
     error = outcome.error
     return error is not None and error.type in _PEER_TYPES and _PEER_WORDS.search(error.message) is not None
 
@@ -118,6 +120,8 @@ def decide(  # noqa: PLR0911 - one return a row of the table
     retry_on: Sequence[str] = (),
     first_ok_seen: float | None = None,
     first_bad_seen: float | None = None,
+    elastic: int = 0,
+    per_slice: int = 1,
 ) -> Verdict:
     """Decide about one attempt.
 
@@ -128,34 +132,50 @@ def decide(  # noqa: PLR0911 - one return a row of the table
         retry_on: User failures worth a restart.
         first_ok_seen: When the launcher first saw a host that ended well, by its own clock.
         first_bad_seen: When it first saw one that failed or was lost.
+        elastic: Slices that may be missing (Pathways).
+        per_slice: Hosts of one slice.
     """
+    lost = [*_lost(states, elastic, per_slice)]
+    busy = any(s.phase is Phase.RUNNING for s in states)
+    states = [s for s in states if not s.server]
+    if all(s.outcome and s.outcome.ok and s.phase is Phase.ENDED for s in states):
+        return Verdict(decision=Decision.SUCCESS, host=states[0])
     bad = [s for s in states if s.outcome and s.phase is Phase.ENDED and not s.outcome.ok]
     late = [s for s in bad if s.outcome and s.outcome.kind == "late"]
     primary = [s for s in bad if s not in late and s.outcome and not follows_a_peer(s.outcome)]
-    lost = [s for s in states if s.phase is Phase.LOST]
     seen = now if first_bad_seen is None else first_bad_seen
-    settled = all(s.phase is not Phase.RUNNING for s in states) or now >= seen + SETTLE
+    settled = not busy or now >= seen + SETTLE
     if bad or lost:
         if not settled:
             return Verdict(decision=Decision.WAIT, check_at=seen + SETTLE)
-        if primary:
+        if primary and not any(s.server for s in lost):
             return _failure(min(primary, key=_ended), retry_on)
         if lost:
             return Verdict(decision=Decision.RESTART, host=lost[0], reason=_lost_sentence(lost))
         if late:
             return _unfinished(states, late, finish_grace)
-        if any(s.phase is Phase.RUNNING for s in states) and now < seen + PEER_GRACE:
+        if busy and now < seen + PEER_GRACE:
             return Verdict(decision=Decision.WAIT, check_at=seen + PEER_GRACE)
         return _failure(min(bad, key=_ended), retry_on)
     ended = [s for s in states if s.phase is Phase.ENDED]
-    if len(ended) == len(states):
-        return Verdict(decision=Decision.SUCCESS, host=states[0])
     if ended:
         limit = (now if first_ok_seen is None else first_ok_seen) + finish_grace
         if now >= limit:
             return _unfinished(states, ended, finish_grace)
         return Verdict(decision=Decision.WAIT, check_at=limit)
     return Verdict(decision=Decision.WAIT)
+
+
+def _lost(states: Sequence[HostState], elastic: int, per_slice: int) -> Iterator[HostState]:
+    """Give the hosts that are lost; a Pathways server counts only if it was lost before user code failed."""
+    failed = min((_ended(s) for s in states if not s.server and s.outcome and s.phase is Phase.ENDED), default=None)
+    away = {(s.index - 1) // per_slice for s in states if s.server and s.phase is Phase.LOST and not s.up}
+    for state in states:
+        if state.phase is not Phase.LOST:
+            continue
+        late = failed is not None and state.lost_at > failed + BROKE_FIRST
+        if not state.server or (not late and (elastic == 0 or len(away) > elastic)):
+            yield state
 
 
 def _ended(state: HostState) -> float:
@@ -171,7 +191,7 @@ def _failure(state: HostState, retry_on: Sequence[str]) -> Verdict:
 
 
 def _lost_sentence(lost: Sequence[HostState]) -> str:
-    return "; ".join(f"host {s.index} was lost: {s.reason}" for s in lost)
+    return "; ".join(f"{s.who} was lost: {s.reason}" for s in lost)
 
 
 def _unfinished(states: Sequence[HostState], done: Sequence[HostState], finish_grace: float) -> Verdict:

@@ -12,10 +12,23 @@ from typing import Any
 
 from kr_kfp.names import MANAGED_BY_LABEL, RUN_LABEL, TASK_LABEL, label_value
 from kr_kfp.spec.launch import Launch
-from kr_kfp.spec.placement import placement, tolerations
+from kr_kfp.spec.pathways import USER_VARIABLES, sidecars, user_environment
+from kr_kfp.spec.placement import runner_placement, runner_tolerations
+from kr_kfp.spec.security import secure
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
 
-__all__ = ["CONTAINER", "FOLDER", "LIBRARY", "VOLUME", "WORK", "env_entry", "reserved", "training_pod"]
+__all__ = [
+    "CONTAINER",
+    "FOLDER",
+    "LIBRARY",
+    "SHM",
+    "SHM_VOLUME",
+    "VOLUME",
+    "WORK",
+    "env_entry",
+    "reserved",
+    "training_pod",
+]
 
 Json = dict[str, Any]
 
@@ -32,6 +45,9 @@ WORK = f"{FOLDER}/work"
 """KR_KFP_WORK: marker, outputs and what else the runner keeps."""
 
 VOLUME = "kr-kfp"
+
+SHM, SHM_VOLUME = "/dev/shm", "kr-kfp-shm"  # noqa: S108 - where every program looks for it
+"""Shared memory of the pod's own: counts as memory of the pod, and has no size but its limit."""
 
 _START = (
     f"import sys; sys.path.insert(0, {LIBRARY!r}); "
@@ -69,10 +85,16 @@ _OURS = frozenset(
 )
 
 
-def reserved(name: str) -> str:
+_PATIENCE = 7 * 24 * 3600.0
+"""Seconds that Pathways' client waits for its servers where the step waits for capacity without limit."""
+
+
+def reserved(name: str, backend: str = "lws") -> str:
     """Say who sets this environment variable on hosts of a group; empty if the user may."""
     if name in _INJECTED:
         return "LeaderWorkerSet sets it on every host"
+    if backend == "pathways" and name in USER_VARIABLES:
+        return "kr_kfp sets it for Pathways"
     if name in _OURS or name.startswith(("KR_KFP_", "KERAS_DISTRIBUTION_")):
         return "kr_kfp sets it on every host"
     return ""
@@ -90,7 +112,7 @@ def env_entry(variable: EnvVar) -> Json:
 
 
 def training_pod(step: StepSpec, launch: Launch) -> Json:
-    """Build the pod template (``metadata`` and ``spec``) of every host of a group."""
+    """Build the pod template (``metadata`` and ``spec``) of the pods in which the function runs."""
     inherited = launch.inherited
     labels = {
         **inherited.labels,
@@ -102,18 +124,23 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
     config = launch.task_config
     spec: Json = {
         **inherited.pod,
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": step.api_token,
         "terminationGracePeriodSeconds": 30,
         "containers": [_container(step, launch)],
-        "volumes": [{"name": VOLUME, "emptyDir": {}}, *inherited.volumes, *(config.get("volumes") or [])],
+        "volumes": [
+            {"name": VOLUME, "emptyDir": {}},
+            *_shm_volumes(step, launch),
+            *inherited.volumes,
+            *(config.get("volumes") or []),
+        ],
     }
-    node_selector = {**(config.get("nodeSelector") or {}), **placement(step)}
-    tolerated = [*(config.get("tolerations") or []), *tolerations(step)]
+    node_selector = runner_placement(step, config.get("nodeSelector") or {})
+    tolerated = [*(config.get("tolerations") or []), *runner_tolerations(step)]
     if node_selector:
         spec["nodeSelector"] = node_selector
     if tolerated:
         spec["tolerations"] = tolerated
-    if config.get("affinity"):
+    if config.get("affinity") and step.pathways is None:
         spec["affinity"] = config["affinity"]
     if launch.init:
         spec["initContainers"] = [
@@ -126,7 +153,24 @@ def training_pod(step: StepSpec, launch: Launch) -> Json:
                 "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}],
             }
         ]
-    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+    if step.pathways is not None:
+        spec["initContainers"] = [*spec.get("initContainers", []), *sidecars(step, launch)]
+    if step.service_account:
+        spec["serviceAccountName"] = step.service_account
+    return {
+        "metadata": {"labels": labels, "annotations": annotations},
+        "spec": secure(step, spec, users=(CONTAINER, VOLUME)),
+    }
+
+
+def _shm_volumes(step: StepSpec, launch: Launch) -> list[Json]:
+    """Give the volume of ``/dev/shm``; none where the task brings one, by its settings or on the launcher's pod."""
+    mounts = [*launch.inherited.mounts, *(launch.task_config.get("volumeMounts") or ())]
+    taken = any(str(mount.get("mountPath", "")).rstrip("/") == SHM for mount in mounts)
+    if not step.shm or taken:
+        return []
+    limit = {"sizeLimit": step.shm_size} if step.shm_size else {}
+    return [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", **limit}}]
 
 
 def _identity_labels(step: StepSpec, launch: Launch) -> dict[str, str]:
@@ -149,6 +193,7 @@ def _container(step: StepSpec, launch: Launch) -> Json:
         "env": _environment(step, launch),
         "volumeMounts": [
             {"name": VOLUME, "mountPath": FOLDER},
+            *({"name": volume["name"], "mountPath": SHM} for volume in _shm_volumes(step, launch)),
             *launch.inherited.mounts,
             *(config.get("volumeMounts") or []),
         ],
@@ -166,33 +211,50 @@ def _environment(step: StepSpec, launch: Launch) -> list[Json]:
         ("KR_KFP_TASK", launch.task),
         ("KR_KFP_FUNCTION", step.name),
         ("KR_KFP_ATTEMPT", str(launch.attempt)),
-        ("KR_KFP_HOSTS", str(step.hosts)),
-        ("KR_KFP_DEVICES", str(step.devices_per_host)),
+        ("KR_KFP_HOSTS", str(step.runners)),
+        ("KR_KFP_DEVICES", str(step.devices // step.runners)),
         ("KR_KFP_CHECKPOINT_DIR", launch.checkpoint_dir),
         ("KR_KFP_WORK", WORK),
         ("KR_KFP_LIBRARY", LIBRARY),
-        ("JAX_COORDINATOR_ADDRESS", f"$(LWS_LEADER_ADDRESS):{launch.ports.jax}"),
-        ("MASTER_ADDR", "$(LWS_LEADER_ADDRESS)"),
-        ("MASTER_PORT", str(launch.ports.torch)),
+        *_peers(step, launch),
     ]
-    if step.slices > 1:
-        ours += [
-            ("MEGASCALE_NUM_SLICES", str(step.slices)),
-            ("MEGASCALE_COORDINATOR_ADDRESS", f"$(LWS_LEADER_ADDRESS):{launch.ports.megascale}"),
-        ]
     entries = [env_entry(variable) for variable in step.env]
     entries += launch.task_config.get("env") or []
     result = list({entry["name"]: entry for entry in entries}.values())
-    result += [{"name": name, "value": value} for name, value in ours]
-    if step.slices > 1:
+    names = {entry["name"] for entry in result}
+    # Names of ours that a user may set too are those of which only the default is ours.
+    result += [{"name": name, "value": value} for name, value in ours if name not in names]
+    result += launch.env
+    if step.slices > 1 and step.backend != "pathways":
         label = "metadata.labels['leaderworkerset.sigs.k8s.io/subgroup-index']"
         result.append({"name": "MEGASCALE_SLICE_ID", "valueFrom": {"fieldRef": {"fieldPath": label}}})
     return result
 
 
+def _peers(step: StepSpec, launch: Launch) -> list[tuple[str, str]]:
+    """Give what leads a host to the others: for Pathways the proxy, else one leader for each framework."""
+    if step.backend == "pathways":
+        return user_environment(step, step.capacity_timeout or _PATIENCE)
+    peers = [
+        ("JAX_COORDINATOR_ADDRESS", f"$(LWS_LEADER_ADDRESS):{launch.ports.jax}"),
+        ("MASTER_ADDR", "$(LWS_LEADER_ADDRESS)"),
+        ("MASTER_PORT", str(launch.ports.torch)),
+    ]
+    if step.slices > 1:
+        peers += [
+            ("MEGASCALE_NUM_SLICES", str(step.slices)),
+            ("MEGASCALE_COORDINATOR_ADDRESS", f"$(LWS_LEADER_ADDRESS):{launch.ports.megascale}"),
+        ]
+    return peers
+
+
 def _resources(step: StepSpec, given: Mapping[str, Any]) -> Json:
     resources: Json = {kind: dict(values) for kind, values in given.items() if values}
-    if step.shape:
+    if step.pathways is not None:
+        # The head has no accelerator; a count on the task was compared with the shape's before.
+        for values in resources.values():
+            values.pop(step.shape.resource if step.shape else "", None)
+    elif step.shape:
         for kind in ("limits", "requests"):
             resources.setdefault(kind, {})[step.shape.resource] = str(step.shape.chips_per_host)
     return resources

@@ -8,7 +8,7 @@ import time
 
 from tests.cluster import requirements
 from tests.cluster.build import locked
-from tests.cluster.cluster import Cluster, clear
+from tests.cluster.cluster import Cluster, clear, refuse_if_used
 from tests.cluster.places import REPOSITORY, Places
 
 
@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> int:
         case ["down"]:
             places = Places()
             with locked(places.lock):
+                refuse_if_used(places)
                 clear(places)
             return 0
         case _:

@@ -6,6 +6,7 @@ mounted beside it without controllers.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -54,52 +55,46 @@ def adopt(name: str, pid: int) -> None:
 
 def kill(name: str) -> None:
     """Kill whatever runs in the cgroup and wait until it is gone; the cgroup stays."""
-    for root in hierarchies():
-        for procs in (root / name).rglob("cgroup.procs"):
-            for pid in _members(procs):
-                _kill(pid)
-    for root in hierarchies():
-        wait_for(f"the end of all processes in {root / name}", lambda root=root: not _busy(root / name), seconds=30)  # type: ignore[misc]
+    folders = [root / name for root in hierarchies()]
+    for folder in folders:
+        for pid in _members(folder):
+            _kill(pid)
+    wait_for(f"the end of all processes in {name}", lambda: not any(map(_members, folders)), seconds=30)
 
 
-def clear(name: str) -> list[int]:
-    """Kill whatever runs in the cgroup, remove it and give the numbers of what was killed.
+def clear(name: str) -> None:
+    """Kill whatever runs in the cgroup and remove it.
 
     The holder goes first: the kernel then kills all others of its namespace itself.
     """
-    killed: list[int] = []
-    roots = [root / name for root in hierarchies()]
-    for folder in (_holders(name), *roots):
-        for procs in folder.rglob("cgroup.procs"):
-            killed += [pid for pid in _members(procs) if _kill(pid)]
-    for root in roots:
-        wait_for(f"the end of all processes in {root}", lambda root=root: not _busy(root), seconds=30)  # type: ignore[misc]
+    for pid in _members(_holders(name)):
+        _kill(pid)
+    wait_for(f"the end of the holder in {name}", lambda: not _members(_holders(name)), seconds=30)
+    kill(name)
+    for root in hierarchies():
         # Deepest first: a cgroup with others in it cannot be removed.
-        for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
-            folder.rmdir()
-        if root.is_dir():
-            root.rmdir()
-    return killed
+        for folder, _, _ in os.walk(root / name, topdown=False):
+            Path(folder).rmdir()
 
 
 def _holders(name: str) -> Path:
     return (ROOT if unified() else ROOT / "pids") / name / _HOLDER
 
 
-def _members(procs: Path) -> list[int]:
-    try:
-        return [int(pid) for pid in procs.read_text(encoding="utf-8").split() if pid != "0"]
-    except (FileNotFoundError, OSError):
-        return []
+def _members(folder: Path) -> list[int]:
+    """List the processes of a cgroup and of those in it, which may vanish meanwhile."""
+    found: list[int] = []
+    for name, _, _ in os.walk(folder):
+        try:
+            words = Path(name, "cgroup.procs").read_text(encoding="utf-8").split()
+        except OSError:
+            continue
+        # Processes of a foreign namespace have no number here.
+        found += [int(word) for word in words if word != "0"]
+    return found
 
 
-def _busy(folder: Path) -> bool:
-    return any(_members(procs) for procs in folder.rglob("cgroup.procs"))
-
-
-def _kill(pid: int) -> bool:
+def _kill(pid: int) -> None:
     process = Process.find(pid)
-    if process is None:
-        return False
-    process.signal(signal.SIGKILL)
-    return True
+    if process is not None:
+        process.signal(signal.SIGKILL)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ class Cluster:
         programs = build.programs()
         images = store.store(programs)
         with build.locked(places.lock):
+            refuse_if_used(places)
             clear(places)
             try:
                 return cls._start(places, programs, images, tuple(specs))
@@ -176,6 +179,28 @@ class Cluster:
                 (over / part).mkdir(parents=True)
             options = f"lowerdir={place},upperdir={over / 'upper'},workdir={over / 'work'}"
             self.corner.run("mount", "-t", "overlay", "overlay", "-o", options, place)
+
+
+@contextmanager
+def using(places: Places) -> Iterator[None]:
+    """Keep others from stopping the cluster."""
+    with places.used.open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def refuse_if_used(places: Places) -> None:
+    """Refuse to stop a cluster that somebody uses.
+
+    Raises:
+        RuntimeError: Somebody does, such as tests in another copy of the repository.
+    """
+    with places.used.open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = f"cluster {places.number} is used by other tests. Wait, or choose another KR_KFP_CLUSTER_NUMBER."
+            raise RuntimeError(msg) from None
 
 
 def clear(places: Places) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from tests.cluster import requirements
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, using
 from tests.cluster.evidence import keep
 from tests.cluster.kfp_run import KfpRun, install_workflows
 from tests.cluster.rest import Rest
@@ -63,7 +63,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if why:
         pytest.skip(why)
     found, stays = request.config.stash.get(_CLUSTER, None) or _start()
-    yield found
+    with using(found.places):
+        yield found
     if not stays:
         found.stop()
 

@@ -38,7 +38,7 @@ KFP_IMAGE = "kr-kfp.test/kfp:1"
 _DEBIAN = "bookworm"
 _PACKAGES = ("ca-certificates", "passwd", "python3", "python3-pip", "python3-venv")
 
-_COPIED = ("docker", "kr_kfp", "components", "pipelines", "pyproject.toml", "README.md", "LICENSE")
+_COPIED = ("images", "kr_kfp", "components", "pipelines", "pyproject.toml", "README.md", "LICENSE")
 """What the Dockerfile copies (.dockerignore lets nothing else in)."""
 
 _LAYERS = 80

@@ -52,14 +52,21 @@ class Places:
 
     @property
     def state(self) -> Path:
-        """The running cluster's folder: short, since a Unix socket's path holds 107 bytes, and never on a tmpfs."""
-        root = os.environ.get("KR_KFP_CLUSTER_STATE")
-        return Path(root) if root else Path(f"/var/tmp/kr-kfp-cluster-{self.number}")
+        """The running cluster's folder, in $KR_KFP_CLUSTER_STATE or /var/tmp.
+
+        Its path is short, since a Unix socket's holds 107 bytes, and it is not on a tmpfs: images go there.
+        """
+        return Path(os.environ.get("KR_KFP_CLUSTER_STATE", "/var/tmp")) / f"kr-kfp-cluster-{self.number}"
 
     @property
     def lock(self) -> Path:
         """Held while the cluster is started or stopped; beside the state, which comes and goes."""
         return self.state.with_name(self.state.name + ".lock")
+
+    @property
+    def used(self) -> Path:
+        """Held, shared, by whoever uses the cluster: nobody else may stop it meanwhile."""
+        return self.state.with_name(self.state.name + ".used")
 
     @property
     def device(self) -> str:

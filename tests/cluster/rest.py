@@ -92,9 +92,9 @@ class Rest:
                 return None
             raise
 
-    def create(self, resource: str, namespace: str | None, body: Json) -> Json:
-        """Create an object and give it as the server stored it."""
-        return self._json("POST", path_of(resource, namespace), body)
+    def create(self, resource: str, namespace: str | None, body: Json, *, query: str = "") -> Json:
+        """Create an object and give it as the server stored it; `query` such as ?dryRun=All."""
+        return self._json("POST", path_of(resource, namespace) + query, body)
 
     def patch(self, resource: str, namespace: str | None, name: str, body: Any, *, part: str = "") -> Json:
         """Change an object: a merge patch, or a JSON patch if it is a list; `part` such as /status."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 
+from kr_kfp.spec.accelerators import resolve
+from kr_kfp.spec.launch import Launch
+from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.step import StepSpec
 from tests.cluster.groups import LWS, all_run, container, exclusive, group, is_running, living
+from tests.cluster.images import PYTHON_IMAGE
 from tests.cluster.rest import Json
 from tests.cluster.space import Space
 from tests.cluster.spare import Spare
@@ -19,6 +24,9 @@ while True:
     signal.pause()
 """
 """Prints the variables that matter here, and holds."""
+
+TWO_HOSTS = "v5e:2x4@ct5lp-hightpu-4t"
+"""A slice of two hosts with four chips each."""
 
 SLICES = {"subGroupSize": 2, "subGroupPolicyType": "LeaderWorker"}
 """Two slices of two hosts in a group of four."""
@@ -98,6 +106,19 @@ def test_subgroups_know_their_own_peers(space: Space) -> None:
     labels = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in space.items("pods")}
     index = {name: labels[name][f"{LWS}/subgroup-index"] for name in told}
     assert index == {"g-0": "0", "g-0-1": "0", "g-0-2": "1", "g-0-3": "1"}
+
+
+def test_two_slices_of_kr_kfp_are_numbered_right(space: Space) -> None:
+    """In kr_kfp's own manifest of two slices every host has its number within its slice, the leader too."""
+    step = StepSpec(name="train", backend="lws", image=PYTHON_IMAGE, hosts=4, slices=2, shape=resolve(TWO_HOSTS))
+    body = build(step, Launch(name="g", run="run", task="task", identity="run/task", holder="uid", payload=("p",)))
+    body["metadata"]["annotations"] = {}  # there are no such pools here
+    template = body["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    template["spec"] = {
+        **group("g", container(TELL, chips=4))["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    }
+    told = _told(space, body)
+    assert [env["TPU_WORKER_ID"] for env in told.values()] == ["0", "1", "0", "1"]
 
 
 def test_unmarked_leader_of_subgroups_has_no_worker_number(space: Space) -> None:

@@ -7,13 +7,20 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 from jax._src import distributed, xla_bridge
+from jax._src.clusters import cloud_tpu_cluster
 
+from kr_kfp.cluster.local_env import container_start
+from kr_kfp.cluster.local_lws import webhook_pod
 from kr_kfp.runtime import frameworks
-from kr_kfp.spec.launch import Ports
+from kr_kfp.spec.accelerators import resolve
+from kr_kfp.spec.launch import Launch, Ports
+from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.step import StepSpec
 
 
 def test_initialize_takes_our_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +86,44 @@ def test_deactivate_is_known() -> None:
 
 def test_default_port() -> None:
     """The coordinator's port is the one that JAX itself takes on TPU (jax/_src/clusters/cloud_tpu_cluster.py)."""
-    from jax._src.clusters import cloud_tpu_cluster
-
     assert f"coordinator_port = '{Ports().jax}'" in inspect.getsource(cloud_tpu_cluster)
+
+
+def hosts_of(name: str, slices: int) -> list[dict[str, str]]:
+    """Give the environment that each host of a TPU group has: ours, LWS's and the kubelet's."""
+    shape = resolve(name)
+    hosts = shape.hosts * slices
+    step = StepSpec(name="train", backend="lws", image="i", shape=shape, hosts=hosts, slices=slices)
+    launch = Launch(name="train-x", run="r", task="t", identity="r/t", holder="h", payload=())
+    group = build(step, launch)
+    pods = [webhook_pod(group, index) for index in range(hosts)]
+    for pod in pods:
+        pod["metadata"]["uid"] = "u"
+    return [container_start(pod, Path("/pod"), launcher_env={}, pip_lock=Path("/lock")).env for pod in pods]
+
+
+@pytest.mark.parametrize(("name", "slices"), [("v5litepod-16", 1), ("v5p-16", 2), ("v6e-16", 3)])
+def test_jax_finds_its_place_on_tpu(name: str, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's own detection numbers the hosts as we do, slice by slice, and asks no metadata server."""
+    cluster = cloud_tpu_cluster.GkeTpuCluster
+    monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", None)  # calling it would fail
+    envs = hosts_of(name, slices)
+    for index, env in enumerate(envs):
+        with monkeypatch.context() as here:
+            for key in frameworks.MEGASCALE:
+                here.delenv(key, raising=False)
+            for key, value in env.items():
+                here.setenv(key, value)
+            before = dict(os.environ)
+            with frameworks._one_slice():
+                found = (
+                    cluster.get_process_id(),
+                    cluster.get_process_count(),
+                    cluster.get_coordinator_address(timeout_secs=1, override_coordinator_port=None),
+                )
+            assert dict(os.environ) == before
+        assert found == (index, len(envs), "127.0.0.1:8482")
+        assert [key in env for key in frameworks.MEGASCALE] == [slices > 1] * 3
 
 
 def test_backends_are_initialized_tells() -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from kfp import dsl, local
@@ -13,6 +13,13 @@ from kr_kfp.authoring.component import component
 from tests import declared
 
 TEXT = "$$ $(HOME) ${HOME} 'q\" \\ ü \u2028 python python3 python3.11 {{jinja}}"
+
+
+class Outputs(NamedTuple):
+    """What the pipeline below gives."""
+
+    declared: str
+    task: str
 
 
 @pytest.fixture(name="root")
@@ -41,12 +48,26 @@ def outputs(task: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("accelerator", [None, "v5litepod-1"])
-def test_same_step_on_cpu_and_on_one_chip(accelerator: str | None, root: Path) -> None:
-    """One pod, with or without an accelerator: the same interface, artifacts and texts, and no launcher."""
+@pytest.mark.parametrize(
+    ("accelerator", "backend"), [(None, "pod"), ("v5litepod-1", "pod"), (None, "lws"), ("v5litepod-1", "lws")]
+)
+def test_same_step_in_every_shape_of_one_host(
+    accelerator: str | None, backend: Literal["pod", "lws"], root: Path
+) -> None:
+    """Pod or group of one, with or without an accelerator: the same interface, artifacts, metadata and texts.
+
+    A group of one waits for no worker (kubernetes-sigs/lws#189); an artifact class of the user's own keeps its file
+    and metadata (kubeflow/pipelines#8877).
+    """
     made = component(
-        declared.everything, accelerator=accelerator, env={"PRICE": TEXT}, install_kfp_package=False, framework="none"
+        declared.everything,
+        accelerator=accelerator,
+        backend=backend,
+        env={"PRICE": TEXT},
+        install_kfp_package=False,
+        framework="none",
     )
+    assert made.step.backend == backend
     found = outputs(made(text=TEXT, numbers=[1, 2.5], table={"a": {"b": TEXT}}))
     assert found == {
         "result": {
@@ -71,6 +92,28 @@ def test_step_in_a_local_pipeline(root: Path) -> None:
         declared.everything, accelerator="v5litepod-1", env={"PRICE": TEXT}, install_kfp_package=False, framework="none"
     )
     assert json.loads(declared.around(made)(text=TEXT).output)["env"] == TEXT
+
+
+@pytest.mark.parametrize("backend", ["pod", "lws"])
+@pytest.mark.filterwarnings("ignore:Task .* settings .* have no effect:UserWarning")
+def test_variable_set_on_the_task_wins(
+    backend: Literal["pod", "lws"], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster: the task's value before the component's, that before the author's own."""
+    monkeypatch.setenv("PRICE", "mine")
+    made = component(
+        declared.everything, backend=backend, env={"PRICE": "declared"}, install_kfp_package=False, framework="none"
+    )
+
+    @dsl.pipeline
+    def both(text: str = "x") -> Outputs:
+        first = made(text=text, numbers=[1], table={"a": "b"})
+        second = made(text=text, numbers=[1], table={"a": "b"}).set_env_variable("PRICE", TEXT).after(first)
+        return Outputs(declared=first.outputs["Output"], task=second.outputs["Output"])
+
+    task = both()
+    assert json.loads(task.outputs["declared"])["env"] == "declared"
+    assert json.loads(task.outputs["task"])["env"] == TEXT
 
 
 def test_optional_inputs(root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import kr_kfp.testing
 from kr_kfp_components.data.digits import digits
 from kr_kfp_components.training.keras_classifier import keras_classifier
+from tests.servers.gcs import run_gcs
+from tests.servers.s3 import S3Server
 from tests.steps import launching, left_over
 
 
@@ -66,6 +69,53 @@ def test_lost_host_resumes_from_the_checkpoint(data: Path, tmp_path: Path, monke
     undisturbed = kr_kfp.testing.run(step, root=tmp_path / "other", train=data, epochs=5)
     assert facts(log)[0]["weights_sha256"] == facts(undisturbed.log)[0]["weights_sha256"]
     assert left_over(str(tmp_path / "c")) == []
+
+
+def test_artifacts_in_signed_s3(data: Path, s3_server: S3Server, tmp_path: Path) -> None:
+    """Dataset, model, history and checkpoints in an S3 store that checks signatures: the result of a local run."""
+    bucket = s3_server.make_bucket()
+    s3_server.put(bucket, "data/train", data.read_bytes())
+    env = {
+        "AWS_ACCESS_KEY_ID": s3_server.writer.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.writer.secret_key,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_REGION": s3_server.region,
+    }
+    root = f"s3://{bucket}/run"
+    _check_remote(
+        data, tmp_path, root, env, given=f"s3://{bucket}/data/train", objects=lambda: s3_server.objects(bucket)
+    )
+
+
+def test_artifacts_in_gcs(data: Path, tmp_path: Path) -> None:
+    """The same in Google Cloud Storage."""
+    with run_gcs(tmp_path / "gcs") as server:
+        bucket = server.make_bucket()
+        server.put(bucket, "data/train", data.read_bytes())
+        env = {"STORAGE_EMULATOR_HOST": server.endpoint, "GOOGLE_BEARER_TOKEN": server.token}
+        root = f"gs://{bucket}/run"
+        _check_remote(
+            data, tmp_path, root, env, given=f"gs://{bucket}/data/train", objects=lambda: server.objects(bucket)
+        )
+
+
+def _check_remote(
+    data: Path, tmp_path: Path, root: str, env: dict[str, str], *, given: str, objects: Callable[[], Mapping[str, int]]
+) -> None:
+    step = keras_classifier.options(logs="all")
+    remote = kr_kfp.testing.run(step, root=tmp_path / "a", artifacts=root, env=env, train=given, epochs=3)
+    local = kr_kfp.testing.run(step, root=tmp_path / "b", train=data, epochs=3)
+    assert len(facts(remote.log)) == 4
+    assert facts(remote.log)[0]["weights_sha256"] == facts(local.log)[0]["weights_sha256"]
+    assert remote.outputs["accuracy"] == local.outputs["accuracy"]
+    found = [name for name in objects() if "kr-kfp-checkpoints" not in name]
+    assert sorted(found) == [
+        "data/train",
+        "run/keras-classifier/history",
+        "run/keras-classifier/model/model.keras",
+    ]
+    kept = [name for name in objects() if name.endswith(".committed")]
+    assert [name.rpartition("/")[2] for name in kept] == ["step-0000000002.committed", "step-0000000003.committed"]
 
 
 def _runner_of(root: Path, index: int) -> int:

@@ -1,5 +1,6 @@
 """The runner and the executor as real processes: how user code ends is what the outcome says."""
 
+import os
 import re
 import signal
 import time
@@ -137,10 +138,7 @@ def test_second_start_holds_and_prints_one_line(tmp_path: Path, hosts: list[Host
     payload = payload_of(train, tmp_path / "out", {"mode": "large"})
     second = start_host(payload, tmp_path / "host")
     hosts.append(second)
-    for _ in until(20, "the outcome line"):
-        if second.text().endswith("\n"):
-            break
-    line = second.text()
+    line = second.await_text("\n")
     assert line.count("\n") == 1
     whole = Outcome.from_json(unpack(line.strip().removeprefix(OUTCOME_PREFIX)))
     assert whole.outputs is not None
@@ -157,15 +155,11 @@ def test_killed_runner_is_found_lost(tmp_path: Path, hosts: list[Host]) -> None:
     payload = payload_of(train, tmp_path / "out", {"mode": "wait"})
     first = start_host(payload, tmp_path / "host")
     hosts.append(first)
-    for _ in until(30, "user code"):
-        if "waiting" in first.text():
-            break
+    first.await_text("waiting")
     first.kill()
     second = start_host(payload, tmp_path / "host")
     hosts.append(second)
-    for _ in until(20, "the outcome line"):
-        if OUTCOME_PREFIX in second.text():
-            break
+    second.await_text(OUTCOME_PREFIX)
     assert second.marker()["kind"] == "lost"
     assert second.text().count("waiting") == 1
 
@@ -175,9 +169,7 @@ def test_sigterm_from_outside(tmp_path: Path, hosts: list[Host]) -> None:
     payload = payload_of(train, tmp_path / "out", {"mode": "wait"})
     host = start_host(payload, tmp_path / "host")
     hosts.append(host)
-    for _ in until(30, "user code"):
-        if "waiting" in host.text():
-            break
+    host.await_text("waiting")
     host.process.send_signal(signal.SIGTERM)
     assert host.wait(10) == 143
     assert host.outcome().kind == "terminated"
@@ -189,9 +181,7 @@ def test_preempted_lets_user_code_save(tmp_path: Path, hosts: list[Host]) -> Non
     payload = payload_of(train, tmp_path / "out", {"mode": "preempted"})
     host = start_host(payload, tmp_path / "host")
     hosts.append(host)
-    for _ in until(30, "user code"):
-        if "waiting" in host.text():
-            break
+    host.await_text("waiting")
     host.process.send_signal(signal.SIGTERM)
     host.wait(10)
     assert "saved" in host.text()
@@ -212,15 +202,17 @@ def test_grandchildren_do_not_outlive_the_function(tmp_path: Path, hosts: list[H
     payload = payload_of(train, tmp_path / "out", {"mode": "wait"})
     host = start_host(payload, tmp_path / "host", env={"KR_TEST_MARK": str(tmp_path)})
     hosts.append(host)
-    for _ in until(30, "user code"):
-        if "waiting" in host.text():
-            break
+    host.await_text("waiting")
     host.process.send_signal(signal.SIGTERM)
     host.wait(10)
     mark = f"KR_TEST_MARK={tmp_path}".encode()
+    left = [str(host.process.pid)]
+    # The kernel takes a moment to take what was killed out of /proc.
     for _ in until(10, "the end of all processes"):
-        if not [p for p in Path("/proc").iterdir() if p.name.isdigit() and mark in _environ(p)]:
+        left = [p.name for p in Path("/proc").iterdir() if p.name.isdigit() and mark in _environ(p)]
+        if not left:
             break
+    assert left == []
 
 
 def _environ(process: Path) -> bytes:
@@ -297,6 +289,43 @@ def test_leader_that_never_resolves(limit: float, tmp_path: Path, hosts: list[Ho
     assert "mode" not in hosts[-1].text()
 
 
+LATE_NAME = """
+import os, socket
+real = socket.getaddrinfo
+def getaddrinfo(host, *rest, **named):
+    if host == "leader.test" and not os.path.exists(os.environ["LEADER_IS_THERE"]):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return real("127.0.0.1" if host == "leader.test" else host, *rest, **named)
+socket.getaddrinfo = getaddrinfo
+"""
+
+
+def start_module(folder: Path, text: str) -> str:
+    """Write a module that Python loads at start; gives the PYTHONPATH that finds it."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(text)
+    return f"{folder}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+
+
+def test_leader_that_resolves_later(tmp_path: Path, hosts: list[Host]) -> None:
+    """A worker whose leader's name appears while it waits goes on and ends well."""
+    there = tmp_path / "there"
+    env = {
+        "LWS_LEADER_ADDRESS": "leader.test",
+        "LEADER_IS_THERE": str(there),
+        "PYTHONPATH": start_module(tmp_path / "site", LATE_NAME),
+    }
+    payload = payload_of(train, tmp_path / "out", {"mode": "no-file"}, hosts=2, resolve_limit=60)
+    host = start_host(payload, tmp_path / "host", 1, env=env)
+    hosts.append(host)
+    text = host.await_text("host 1 waits for the name leader.test (0 of 60 s)")
+    assert "mode" not in text
+    there.touch()
+    assert host.wait() == 0
+    assert host.outcome().kind == "ok"
+    assert "mode no-file" in host.text()
+
+
 @dsl.component(base_image="python:3.12", install_kfp_package=False)
 def collective(mode: str, pause: float = 1.0) -> str:
     import os
@@ -306,6 +335,10 @@ def collective(mode: str, pause: float = 1.0) -> str:
     import jax.numpy as jnp
     from jax.experimental import multihost_utils
 
+    if mode == "import":
+        import asks_for_devices  # type: ignore[import-not-found] # the test writes it
+
+        print("module saw", asks_for_devices.COUNT, asks_for_devices.late(), flush=True)
     jax.distributed.initialize()
     me = jax.process_index()
     print("devices", jax.device_count(), flush=True)
@@ -324,7 +357,7 @@ def collective(mode: str, pause: float = 1.0) -> str:
 
 
 def start_pair(
-    mode: str, tmp_path: Path, hosts: list[Host], pause: float = 1.0, **options: object
+    mode: str, tmp_path: Path, hosts: list[Host], pause: float = 1.0, *, path: str = "", **options: object
 ) -> tuple[Host, Host]:
     payload = payload_of(
         collective, tmp_path / "out", {"mode": mode, "pause": pause}, hosts=2, framework="auto", **options
@@ -334,6 +367,8 @@ def start_pair(
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
     }
+    if path:
+        env["PYTHONPATH"] = path
     pair = tuple(start_host(payload, tmp_path / f"host-{i}", i, env=env) for i in range(2))
     hosts.extend(pair)
     return pair[0], pair[1]
@@ -345,6 +380,35 @@ def test_two_hosts_are_one_jax_program(tmp_path: Path, hosts: list[Host]) -> Non
     assert [host.wait() for host in pair] == [0, 0]
     assert "devices 4" in pair[0].text()
     assert "jax.distributed.initialize was done before the function; this call does nothing" in pair[0].text()
+
+
+def test_module_that_asks_for_devices_when_imported(tmp_path: Path, hosts: list[Host]) -> None:
+    """JAX is joined before the function imports anything: such a module sees the devices of all hosts."""
+    path = start_module(tmp_path / "site", "")
+    (tmp_path / "site" / "asks_for_devices.py").write_text(
+        "import functools, jax, jax.numpy as jnp\n"
+        "COUNT = len(jax.devices())\n"
+        "@functools.partial(jax.jit, static_argnums=0)\n"
+        "def late(n=int(jnp.zeros(3).size)):\n"
+        "    return n + jax.process_count()\n"
+    )
+    pair = start_pair("import", tmp_path, hosts, path=path)
+    assert [host.wait() for host in pair] == [0, 0]
+    assert "module saw 4 5" in pair[0].text()
+    assert "module saw 4 5" in pair[1].text()
+
+
+def test_module_that_touches_jax_before_the_step(tmp_path: Path, hosts: list[Host]) -> None:
+    """Hosts never train alone: a module that Python loads at start and that asks for devices is named."""
+    path = start_module(tmp_path / "site", "import jax\njax.devices()\n")
+    pair = start_pair("ok", tmp_path, hosts, path=path)
+    assert [host.wait() for host in pair] == [64, 64]
+    assert pair[1].outcome().kind == "setup"
+    assert pair[1].outcome().detail == (
+        "JAX had asked for its devices before the step began, by sitecustomize "
+        f"({tmp_path / 'site' / 'sitecustomize.py'}): this host would train alone. "
+        "Remove that call, or do it inside the function"
+    )
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("raise", "exception"), ("kill", "signal")])

@@ -106,7 +106,7 @@ def test_a_first_start_has_no_previous_log(kit: Kit) -> None:
     assert kit.cluster.read_log(pod, previous=True) == b""
 
 
-DUMP = "import json, os; print(json.dumps(dict(os.environ))); import time; time.sleep(1000)"
+DUMP = "import json, os; print(json.dumps(dict(os.environ)), flush=True); import time; time.sleep(1000)"
 
 
 def environment(kit: Kit, pod: Json) -> dict[str, str]:
@@ -161,6 +161,7 @@ def test_what_a_host_sees(kit: Kit) -> None:
         "KR_KFP_POD_UID": pod["metadata"]["uid"],
         "KR_KFP_TERMINATION_LOG": f"{folder}/termination-log",
         "KR_KFP_WORK": f"{folder}/work",
+        "KR_KFP_ARTIFACTS": f"{folder}/artifacts",
         "PWD": f"{folder}/cwd",
     }
 

@@ -102,7 +102,8 @@ def test_a_group_that_is_deleted_leaves_nothing(kit: Kit) -> None:
 
 def test_the_supervisor_is_killed(kit: Kit) -> None:
     """Its guard kills all hosts; watchers are told that all is gone; the next create finds the name free."""
-    kit.sh(f"{''.join(ESCAPES.values())} sleep 1001", hosts=2)
+    # A shell that outlives its sleep says "Killed" in the log.
+    kit.sh(f"{''.join(ESCAPES.values())} exec sleep 1001", hosts=2)
     before = kit.pods(2)
     until(lambda: len(sleepers(kit)) >= 12)
     recorder = kit.watch()

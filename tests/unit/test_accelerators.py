@@ -10,6 +10,7 @@ import pytest
 from kr_kfp.spec.accelerators import UnknownAcceleratorError, explain, names, notes, resolve, selectors, shapes, sources
 from kr_kfp.spec.accelerators_data import SOURCES
 from kr_kfp.spec.accelerators_index import Entry, index
+from kr_kfp.spec.placement import shape_tolerations
 from kr_kfp.spec.step import Gpu, Shape, Tpu
 
 TABLE = Path(__file__).parents[1] / "data" / "accelerators.csv"
@@ -145,6 +146,19 @@ def test_facts(fact: tuple[object, ...]) -> None:
     assert shape.resource == ("nvidia.com/gpu" if shape.kind == "gpu" else "google.com/tpu")
 
 
+def test_arm_hosts() -> None:
+    """Only the families whose notes in the table say ARM64 are on Arm hosts; their taint is tolerated."""
+    noted = {row["family"] for row in ROWS if row["notes"].startswith("ARM64")}
+    assert {shape.family for shape in shapes() if shape.arch} == noted == {"gb200", "gb300"}
+    assert shape_tolerations(resolve("gb200x4")) == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "kubernetes.io/arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"},
+    ]
+    assert shape_tolerations(resolve("v5litepod-16")) == [
+        {"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}
+    ]
+
+
 def test_every_family_is_in_the_facts() -> None:
     """No family goes without a literal fact."""
     assert {fact[1] for fact in FACTS} == {row["family"] for row in ROWS}
@@ -211,6 +225,11 @@ MACHINE = "node.kubernetes.io/instance-type"
         ("h100x8", {GPU: "nvidia-h100-80gb", MACHINE: "a3-highgpu-8g"}),
         ("t4x1", {GPU: "nvidia-tesla-t4"}),
         ("l4@g2-standard-8", {GPU: "nvidia-l4", MACHINE: "g2-standard-8"}),
+        ("gb200x4", {GPU: "nvidia-gb200", "kubernetes.io/arch": "arm64"}),
+        (
+            "gb300x4",
+            {GPU: "nvidia-gb300", MACHINE: "a4x-maxgpu-4g-metal", "kubernetes.io/arch": "arm64"},
+        ),
     ],
 )
 def test_selectors(name: str, selector: dict[str, str]) -> None:

@@ -299,7 +299,13 @@ def test_options_report_all_problems() -> None:
             backend="pathways",
         )
     assert caught.value.subject == "options of component 'train'"
-    assert [problem.path for problem in caught.value.problems] == ["hosts", "timeout", "env['A']", "retries", "backend"]
+    assert [problem.path for problem in caught.value.problems] == [
+        "hosts",
+        "timeout",
+        "env['A']",
+        "retries",
+        "pathways",
+    ]
 
 
 def test_decorator_reports_arguments_and_source_together() -> None:

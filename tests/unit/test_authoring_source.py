@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import sys
+import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -417,3 +419,14 @@ def test_union_with_none() -> None:
     def first(note: None | str = None) -> None: ...  # noqa: RUF036 - this order is the point
 
     assert refusal(first)[0].startswith("function: KFP cannot make a component of it: ")
+
+
+def test_private_home_of_a_public_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class is imported from where people import it, not from the private module that it names (3.13: pathlib._local)."""
+    made = type("Table", (), {"__module__": "tables._local"})
+    public = types.ModuleType("tables")
+    public.Table = made  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tables", public)
+    assert source._public_home("tables._local", "Table", made) == "tables"
+    assert source._public_home("tables._local", "Other", made) == "tables._local"
+    assert source._public_home("tables.deep._local", "Table", made) == "tables.deep._local"

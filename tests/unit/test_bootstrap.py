@@ -156,12 +156,13 @@ def test_protocol_is_asked_for(box: Box) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_installs_where_it_is_absent(verb: Verb, box: Box) -> None:
-    """Without kr_kfp pip installs it alone, and nothing else outside a KFP pod."""
+    """Without kr_kfp pip installs it alone; only what is handed on to a training container takes obstore along."""
     ran = box.run(prefix(verb, "chunk", requirement="kr-kfp==1.0"))
     assert ran.code == 0
     assert ran.calls == [
         "-m pip -V",
         f"{PIP} --no-deps kr-kfp==1.0",
+        *([f"{PIP} obstore>=0.12,<0.13"] if verb == "provide" else []),
         f"-m kr_kfp.runtime {verb} 1 chunk python3 --",
     ]
     assert ran.message == ""
@@ -172,7 +173,7 @@ def test_client_is_for_the_launcher_in_a_pod(verb: Verb, clients: int, box: Box)
     """Only a launcher in a KFP pod talks to Kubernetes and needs its client."""
     ran = box.run(prefix(verb, "chunk", requirement="kr-kfp==1.0"), KFP_POD_NAME="p")
     assert ran.calls.count(f"{PIP} kubernetes>=30,<40") == clients
-    assert len(ran.calls) == 3 + clients
+    assert len(ran.calls) == 3 + clients + (verb == "provide")
 
 
 @pytest.mark.parametrize(

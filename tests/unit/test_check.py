@@ -58,13 +58,13 @@ def test_defaults() -> None:
         ("hosts", True, "hosts: True is of type bool. Fix: give a whole number from 1."),
         ("hosts", "4", "hosts: '4' is of type str. Fix: give a whole number from 1."),
         ("slices", 1.0, "slices: 1.0 is of type float. Fix: give a whole number from 1."),
-        ("backend", "lsw", "backend: 'lsw' is not one of 'auto', 'pod' or 'lws'. Fix: did you mean 'lws'?"),
+        ("backend", "lsw", "backend: 'lsw' is not one of 'auto', 'pod', 'lws' or 'pathways'. Fix: did you mean 'lws'?"),
         (
             "backend",
-            "pathways",
-            "backend: 'pathways' is not available in this version. Fix: use 'lws' or leave it out.",
+            None,
+            "backend: None is not one of 'auto', 'pod', 'lws' or 'pathways'. "
+            "Fix: choose 'auto', 'pod', 'lws' or 'pathways'.",
         ),
-        ("backend", None, "backend: None is not one of 'auto', 'pod' or 'lws'. Fix: choose 'auto', 'pod' or 'lws'."),
         (
             "framework",
             "tensorflow",
@@ -185,6 +185,20 @@ def test_defaults() -> None:
             "annotations: the values are 262,145 bytes together; Kubernetes takes 262,144. Fix: shorten them.",
         ),
         (
+            "pod_security",
+            "strict",
+            "pod_security: 'strict' is not one of 'kfp' or 'restricted'. Fix: did you mean 'restricted'?",
+        ),
+        (
+            "service_account",
+            "My_Account",
+            "service_account: 'My_Account' is no name of an object of Kubernetes. "
+            "Fix: use lower-case letters, digits, - and ., at most 253.",
+        ),
+        ("api_token", 1, "api_token: 1 is of type int. Fix: give True or False."),
+        ("shm", 5, "shm: 5 is of type int. Fix: give True, False or a size such as '16Gi'."),
+        ("shm", "much", "shm: 'much' is no amount of memory. Fix: write '16Gi' or the like."),
+        (
             "retry_on",
             "oom",
             "retry_on: 'oom' is of type str. Fix: give a set, such as {'oom', 42, 'ConnectionError'}.",
@@ -251,7 +265,7 @@ def test_unknown_argument() -> None:
         "hostss", "kr_kfp.component has no such argument, and dsl.component has none either.", "did you mean hosts?"
     )
     [far] = check_arguments({"zzz": 3}, keywords=("base_image",))
-    assert far.fix.startswith("leave it out; there are: accelerator, annotations, backend, base_image, ")
+    assert far.fix.startswith("leave it out; there are: accelerator, annotations, api_token, backend, base_image, ")
 
 
 def test_keyword_that_kr_kfp_needs() -> None:
@@ -336,6 +350,17 @@ def test_describe_shape() -> None:
             ),
         ),
         (
+            {"accelerator": "v5litepod-4", "slices": 2},
+            (
+                "slices: 2 slices of v5litepod-4 (v5e, topology 2x2: 4 chips on 1 host): GKE joins slices of several "
+                "hosts only. Fix: leave it out, or choose a larger accelerator."
+            ),
+        ),
+        (
+            {"accelerator": "v3-32", "slices": 2},
+            "slices: 2 slices of v3-32: v3 has no multislice. Fix: leave it out.",
+        ),
+        (
             {"backend": "pod", "hosts": 2},
             "backend: 'pod' is one pod, but this is CPU, 2 hosts in all. Fix: write backend='lws' or leave it out.",
         ),
@@ -398,8 +423,8 @@ def test_arguments_that_do_not_fit_together(given: dict[str, Any], problem: str)
     assert problems(given) == [problem]
 
 
-def test_misplaced_on_a_pod() -> None:
-    """Exactly these arguments mean nothing for one pod; None is as good as not given."""
+def test_misplaced() -> None:
+    """Exactly these arguments mean nothing for each backend; None is as good as not given."""
     given = dict.fromkeys(OPTIONS, "x")
     assert [problem.path for problem in check_misplaced(given, "pod")] == [
         "processes_per_host",
@@ -413,10 +438,21 @@ def test_misplaced_on_a_pod() -> None:
         "cluster",
         "launcher_image",
         "launcher_resources",
+        "stream_inputs",
+        "pod_security",
+        "service_account",
+        "api_token",
         "passthrough",
+        "pathways",
+    ]
+    assert [problem.path for problem in check_misplaced(given, "lws")] == ["pathways"]
+    assert [problem.path for problem in check_misplaced(given, "pathways")] == [
+        "processes_per_host",
+        "finish_grace",
+        "logs",
     ]
     assert check_misplaced({"timeout": None}, "pod") == ()
-    assert check_misplaced(given, "lws") == ()
+    assert check_misplaced(given, "") == ()
 
 
 def test_values_of_a_step() -> None:
@@ -503,3 +539,30 @@ def test_placeholder_is_one_problem() -> None:
 def test_other_braces_are_no_placeholders(value: Any) -> None:
     """Braces that are not KFP's stay what they are."""
     assert check_placeholders("env", value) == ()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "slices"), [("v5litepod-32", 2), ("v5litepod-4", 1), ("v3-32", 1), ("h100x8", 1), (None, 1)]
+)
+def test_slices_of_another_shape(accelerator: str | None, slices: int) -> None:
+    """Slices are kept where the other shape comes in slices, and dropped where it does not."""
+    inherited = {"accelerator": "v5litepod-16", "slices": 2}
+    assert step({"accelerator": accelerator}, inherited=inherited).slices == slices
+
+
+@pytest.mark.parametrize(
+    ("given", "shm", "size"),
+    [
+        ({}, False, ""),
+        ({"accelerator": "v5litepod-16"}, False, ""),
+        ({"accelerator": "h100x8"}, True, ""),
+        ({"accelerator": "h100x8", "hosts": 2}, True, ""),
+        ({"accelerator": "h100x8", "shm": False}, False, ""),
+        ({"accelerator": "h100x8", "shm": "64Gi"}, True, "64Gi"),
+        ({"hosts": 2, "shm": True}, True, ""),
+    ],
+)
+def test_shared_memory(given: dict[str, Any], shm: bool, size: str) -> None:
+    """GPU hosts have shared memory of their own by default, others if they ask for it."""
+    made = step(given)
+    assert (made.shm, made.shm_size) == (shm, size)

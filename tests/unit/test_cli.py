@@ -255,6 +255,8 @@ def test_render(folder: Path) -> None:
         "  no accelerator, 2 hosts",
         "  the task's pod launches one LeaderWorkerSet of 2 pods; the function runs on every host, "
         "JAX counts 2 devices; host 0's outputs count",
+        "  hosts may lie on any nodes that fit: no exclusive topology",
+        "  pods run as the launcher's service account, without a token for the API server",
         "  at most 3 restarts of the whole group after a lost host",
         "",
     ]
@@ -302,13 +304,14 @@ def test_accelerators_list() -> None:
         "select_machine": False,
         "pathways_type": "tpuv5e",
         "vertex_machine": "ct5lp-hightpu-4t tpuTopology=4x4",
+        "arch": "",
     }
 
 
 def test_explain() -> None:
     """Only conventions that know the name have a line; names, notes and sources follow what is taken."""
     lines = invoke("accelerators", "explain", "v5p-16").output.splitlines()
-    assert lines[:9] == [
+    assert lines[:12] == [
         "Google's name (Cloud TPU, xpk, axlearn, maxtext): v5p 2x2x2: 8 chips on 2 hosts, 4 chips a host "
         "(16 TensorCores, 2 TensorCores a chip)",
         "kinetic's name (counts chips): v5p 2x2x4: 16 chips on 4 hosts, 4 chips a host (16 chips)",
@@ -316,12 +319,28 @@ def test_explain() -> None:
         "  machine ct5p-hightpu-4t, 4 JAX devices a host",
         "  node selector cloud.google.com/gke-tpu-accelerator=tpu-v5p-slice",
         "  node selector cloud.google.com/gke-tpu-topology=2x2x2",
+        "  toleration google.com/tpu:NoSchedule",
+        "  Pathways tpuv5:2x2x2",
+        "  Vertex AI not there",
         "  names: v5p-16, v5p:2x2x2, v5p-2x2x2, tpu-v5p-slice:2x2x2, tpu-v5p-slice-2x2x2",
         "  note: kinetic counts chips and calls it v5p-8",
         "  source: GKE node auto-provisioning, GoogleCloudPlatform/cluster-autoscaler @7d25050: label, machine, chips "
         "per host",
     ]
-    assert {line[:10] for line in lines[8:]} == {"  source: "}
+    assert {line[:10] for line in lines[11:]} == {"  source: "}
+
+
+def test_explain_arm_hosts() -> None:
+    """Hosts that are no x86 machines show their architecture as selector and toleration; GPUs have no Pathways."""
+    lines = invoke("accelerators", "explain", "gb200x4").output.splitlines()
+    assert lines[2:8] == [
+        "  machine a4x-highgpu-4g, 4 JAX devices a host",
+        "  node selector cloud.google.com/gke-accelerator=nvidia-gb200",
+        "  node selector kubernetes.io/arch=arm64",
+        "  toleration nvidia.com/gpu:NoSchedule",
+        "  toleration kubernetes.io/arch=arm64:NoSchedule",
+        "  Vertex AI a4x-highgpu-4g/NVIDIA_GB200 count=4",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +398,17 @@ def test_explain_unknown(name: str, lines: list[str]) -> None:
 def test_explain_as_json() -> None:
     """The same as JSON, readings by name."""
     found = as_json("accelerators", "explain", "v5p-16")
-    assert list(found) == ["name", "taken", "problem", "readings", "selectors", "names", "sources", "notes"]
+    assert list(found) == [
+        "name",
+        "taken",
+        "problem",
+        "readings",
+        "selectors",
+        "tolerations",
+        "names",
+        "sources",
+        "notes",
+    ]
     assert (found["name"], found["taken"]["topology"], found["problem"]) == ("v5p-16", "2x2x2", None)
     assert [(r["convention"], r["shape"]["topology"], r["why"]) for r in found["readings"]] == [
         ("Google's name (Cloud TPU, xpk, axlearn, maxtext)", "2x2x2", "16 TensorCores, 2 TensorCores a chip"),

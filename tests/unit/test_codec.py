@@ -11,7 +11,7 @@ from kr_kfp import wire
 from kr_kfp.errors import WireError
 from kr_kfp.spec.accelerators import resolve
 from kr_kfp.spec.codec import dump_step, load_step, with_source
-from kr_kfp.spec.step import ConfigKey, Secret, StepSpec
+from kr_kfp.spec.step import ConfigKey, Pathways, Secret, StepSpec
 
 FULL = StepSpec(
     name="train",
@@ -40,6 +40,12 @@ FULL = StepSpec(
     trusted_hosts=(),
     labels=(("team", "a"),),
     annotations=(("note", "b"),),
+    pathways=Pathways(scratch="gs://b/t", version="jax-0.10.0", xla_flags=("--xla_a=b",), head_selector={"p": "cpu"}),
+    shm=True,
+    shm_size="16Gi",
+    pod_security="restricted",
+    service_account="trainer",
+    api_token=True,
 )
 
 
@@ -68,6 +74,9 @@ def test_dump_leaves_out_what_is_empty() -> None:
         "max_restarts": 3,
         "spot": False,
         "logs": "leader",
+        "shm": False,
+        "pod_security": "kfp",
+        "api_token": False,
     }
 
 

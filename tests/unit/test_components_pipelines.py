@@ -37,6 +37,7 @@ def test_every_folder_is_known() -> None:
         "kr_kfp_components.evaluation.classifier_report",
         "kr_kfp_components.training.keras_classifier",
         "kr_kfp_pipelines.training.digits_retrain",
+        "kr_kfp_pipelines.training.pathways_train",
     ]
     code = {
         path.parent

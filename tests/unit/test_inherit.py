@@ -162,8 +162,13 @@ def test_inherited_settings_reach_the_pods() -> None:
     assert spec["spec"]["securityContext"] == {"fsGroup": 100}
     assert spec["spec"]["volumes"][1] == {"name": "scratch", "emptyDir": {"medium": "Memory"}}
     assert (main["name"], main["image"], main["imagePullPolicy"]) == ("main", "mine:2", "Always")
-    assert main["securityContext"] == {"runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}
-    assert main["volumeMounts"] == [
+    assert main["securityContext"] == {
+        "runAsUser": 1000,
+        "capabilities": {"drop": ["ALL"]},
+        "allowPrivilegeEscalation": False,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert main["volumeMounts"][:2] == [
         {"name": "kr-kfp", "mountPath": "/kr-kfp"},
         {"name": "scratch", "mountPath": "/scratch"},
     ]
@@ -195,7 +200,15 @@ def test_the_component_wins_over_what_is_inherited() -> None:
 def test_without_a_pod_nothing_changes() -> None:
     """Outside of a KFP pod the pods are what the component says."""
     spec = build(STEP, LAUNCH)["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
-    assert sorted(spec["containers"][0]) == ["args", "command", "env", "image", "name", "volumeMounts"]
+    assert sorted(spec["containers"][0]) == [
+        "args",
+        "command",
+        "env",
+        "image",
+        "name",
+        "securityContext",
+        "volumeMounts",
+    ]
     assert spec["initContainers"][0]["image"] == "python:3.12"
 
 

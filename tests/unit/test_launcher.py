@@ -17,10 +17,11 @@ from kr_kfp.runtime.launcher import IMAGE_GRACE, Launcher, Report
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
+from kr_kfp.spec.observe import pod_index
 from kr_kfp.spec.outcome import PEER_GRACE, SETTLE
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.testing import FakeClock, FakeCluster
-from kr_kfp.wire import ErrorInfo, Outcome, outcome_line
+from kr_kfp.wire import UPLOADING, ErrorInfo, Outcome, outcome_line
 
 STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=60.0)
 LAUNCH = Launch(name="train-x", run="r1", task="train", identity="r1/train", holder="fake-launcher", payload=("p",))
@@ -53,6 +54,9 @@ class Rig:
         outputs = {"executorOutput": {"parameterValues": {"Output": 0.5}}, "parameters": {}}
         self.clock.after(seconds, self.ok(0, outputs=outputs))
         self.clock.after(seconds, self.ok(1))
+
+    def uid(self, host: int) -> str:
+        return next(uid for uid, pod in self.cluster.pods.items() if pod_index(pod) == host)
 
     def verbs(self) -> list[str]:
         return [verb for verb, _ in self.cluster.calls if verb not in ("get", "watch", "list", "delete-pod")]
@@ -258,6 +262,16 @@ def test_wrong_image_fails_after_its_grace() -> None:
     assert run(rig).ok
 
 
+def test_upload_is_not_cut_by_finish_grace() -> None:
+    """The leader's upload of a large output may last longer than finish_grace; its function returned with the others'."""
+    rig = Rig(replace(STEP, finish_grace=10.0))
+    rig.clock.after(5, rig.ok(1))
+    rig.clock.after(6, lambda: rig.cluster.logs.update({rig.uid(0): f"loss 1\n{UPLOADING}\n".encode()}))
+    rig.clock.after(47, rig.ok(0, outputs={"executorOutput": {}}))
+    assert run(rig).ok
+    assert rig.said.count("host 0 still uploads its outputs") == 4
+
+
 def test_adopts_the_running_group() -> None:
     """A launcher that starts again finds the group, takes it over and starts nothing twice."""
     rig = Rig()
@@ -267,6 +281,18 @@ def test_adopts_the_running_group() -> None:
     assert run(rig).ok
     assert rig.verbs() == ["create", "patch", "delete"]
     assert any("adopted the running group train-x" in line for line in rig.said)
+
+
+def test_adoption_does_not_prolong_the_wait_for_capacity() -> None:
+    """capacity_timeout counts from the group's creation, not from the start of the launcher that adopts it."""
+    rig = Rig(replace(STEP, capacity_timeout=300.0), start=False)
+    rig.cluster.create_group(build(STEP, replace(LAUNCH, holder="earlier")))
+    rig.cluster.dead_holders.add("earlier")
+    created = rig.clock.now()
+    assert rig.clock.next_event(created + 200.0) is None
+    report = rig.launcher.run()
+    assert rig.clock.now() == created + 300.0
+    assert "not all hosts ran within capacity_timeout=300 s" in report.lines[0]
 
 
 def test_adopts_the_finished_group() -> None:

@@ -50,6 +50,8 @@ def _foreign_modules(statement: str) -> list[str]:
         "import kr_kfp.runtime.launcher",
         "import kr_kfp.runtime.__main__",
         "import kr_kfp.cluster.local",
+        "import kr_kfp.storage.run, kr_kfp.storage.settings, kr_kfp.storage.uris, kr_kfp.storage.sources",
+        "import kr_kfp.checkpoints, kr_kfp.storage.fetch, kr_kfp.storage.put",
     ],
 )
 def test_a_pod_needs_the_standard_library_only(statement: str) -> None:
@@ -98,3 +100,12 @@ def test_links_for_mypy_point_home() -> None:
     """The links in typings/ give components/ and pipelines/ their installed names."""
     links = {link.name: link.resolve() for link in (ROOT / "typings").iterdir()}
     assert links == {"kr_kfp_components": ROOT / "components", "kr_kfp_pipelines": ROOT / "pipelines"}
+
+
+def test_no_folder_hides_a_package() -> None:
+    """No folder of the repository has the name of a package that others import: from here it would be found first.
+
+    A folder named docker made kfp.local fail, which imports the package of that name if there is one.
+    """
+    names = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()}
+    assert names & {"docker", "kfp", "kubernetes", "jax", "keras", "numpy", "torch", "yaml"} == set()

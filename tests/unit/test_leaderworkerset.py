@@ -51,6 +51,23 @@ TASK_CONFIG: dict[str, Any] = {
 }
 """As KFP's driver sends it (backend/src/v2/driver/driver.go)."""
 
+SCRATCH = {
+    "gcs-scratch": "/gcs",
+    "s3-scratch": "/s3",
+    "minio-scratch": "/minio",
+    "dot-local-scratch": "/.local",
+    "dot-cache-scratch": "/.cache",
+    "dot-config-scratch": "/.config",
+}
+SCRATCH_VOLUMES: list[dict[str, Any]] = [{"name": name, "emptyDir": {}} for name in SCRATCH]
+SCRATCH_MOUNTS = [{"name": name, "mountPath": path} for name, path in SCRATCH.items()]
+CONFINED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What KFP gives its own executors (backend/src/v2/compiler/argocompiler)."""
+
 OWNERS = ({"apiVersion": "v1", "kind": "Pod", "name": "launcher", "uid": "launcher-uid"},)
 
 COMMON_ENV = [
@@ -162,10 +179,11 @@ def test_group_of_one() -> None:
                                         *ADDRESSES,
                                     ]
                                 ],
-                                "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}],
+                                "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}, *SCRATCH_MOUNTS],
+                                "securityContext": CONFINED,
                             }
                         ],
-                        "volumes": [{"name": "kr-kfp", "emptyDir": {}}],
+                        "volumes": [{"name": "kr-kfp", "emptyDir": {}}, *SCRATCH_VOLUMES],
                     },
                 },
             },
@@ -198,6 +216,9 @@ def test_two_slices() -> None:
     group = manifest["spec"]["leaderWorkerTemplate"]
     assert group["size"] == 8
     assert group["subGroupPolicy"] == {"subGroupSize": 4, "subGroupPolicyType": "LeaderWorker"}
+    assert (
+        group["workerTemplate"]["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/leader-requests-tpus"] == "true"
+    )
     assert manifest["metadata"]["annotations"] == {
         "kr-kfp.dev/identity": "run-1/p-x.root.train",
         "kr-kfp.dev/holder": "holder-uid",
@@ -230,6 +251,29 @@ def test_gpu_hosts() -> None:
     assert env(manifest) == [*COMMON_ENV, ("KR_KFP_HOSTS", "2"), ("KR_KFP_DEVICES", "8"), *ADDRESSES]
 
 
+@pytest.mark.parametrize(("size", "limit"), [("", {}), ("16Gi", {"sizeLimit": "16Gi"})])
+def test_shared_memory(size: str, limit: dict[str, str]) -> None:
+    """/dev/shm is the pod's own memory, with a limit if one is named; a mount of the task's there replaces it."""
+    step = replace(GPUS, shm=True, shm_size=size)
+    assert pod(build(step, LAUNCH))["volumes"][1] == {
+        "name": "kr-kfp-shm",
+        "emptyDir": {"medium": "Memory", **limit},
+    }
+    assert container(build(step, LAUNCH))["volumeMounts"][1] == {"name": "kr-kfp-shm", "mountPath": "/dev/shm"}
+    assert crd.validate(build(step, LAUNCH)) == []
+    config: dict[str, Any] = {
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+        "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}],
+    }
+    own = build(step, replace(LAUNCH, task_config=config))
+    assert [volume["name"] for volume in pod(own)["volumes"]] == ["kr-kfp", "mine", *SCRATCH]
+    inherited = Inherited(volumes=tuple(config["volumes"]), mounts=tuple(config["volumeMounts"]))
+    from_the_launcher = build(step, replace(LAUNCH, inherited=inherited))
+    assert pod(from_the_launcher)["volumes"] == pod(own)["volumes"]
+    assert container(from_the_launcher)["volumeMounts"] == container(own)["volumeMounts"]
+    assert [mount["name"] for mount in container(own)["volumeMounts"]] == ["kr-kfp", "mine", *SCRATCH]
+
+
 def test_one_tpu_host_is_not_exclusive() -> None:
     """Single-host TPU node pools hold many slices: a host must not claim the pool."""
     manifest = build(ONE_TPU_HOST, LAUNCH)
@@ -257,11 +301,13 @@ def test_task_config_reaches_the_training_pods() -> None:
     assert spec["volumes"] == [
         {"name": "kr-kfp", "emptyDir": {}},
         {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        *SCRATCH_VOLUMES,
     ]
     (main,) = spec["containers"]
     assert main["volumeMounts"] == [
         {"name": "kr-kfp", "mountPath": "/kr-kfp"},
         {"name": "data", "mountPath": "/data"},
+        *SCRATCH_MOUNTS,
     ]
     assert main["resources"] == {
         "limits": {"memory": "64Gi", "cpu": "8", "google.com/tpu": "4"},
@@ -314,7 +360,8 @@ def test_init_container_brings_kr_kfp() -> None:
             "name": "kr-kfp",
             "image": "launcher:1",
             "command": ["sh", "-c", "script", "kr-kfp", "provide", "0", "python3", "--", "/kr-kfp/lib"],
-            "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}],
+            "volumeMounts": [{"name": "kr-kfp", "mountPath": "/kr-kfp"}, *SCRATCH_MOUNTS],
+            "securityContext": CONFINED,
         }
     ]
     assert pod(build(CPU, FULL))["initContainers"][0]["image"] == "python:3.12"

@@ -17,6 +17,7 @@ FIXED = {
     "KR_KFP_LOCAL": "1",
     "KR_KFP_PIP_LOCK": "/root/pip.lock",
     "KR_KFP_POD_UID": "u-1",
+    "KR_KFP_ARTIFACTS": "/root/pods/train-0.abc/artifacts",
     "KR_KFP_TERMINATION_LOG": "/root/pods/train-0.abc/termination-log",
     "KR_KFP_WORK": "/root/pods/train-0.abc/work",
     "PWD": "/root/pods/train-0.abc/cwd",
@@ -197,11 +198,13 @@ def test_what_cannot_be_made(container: Json, message: str) -> None:
             "--b --xla_force_host_platform_device_count=2",
         ),
         ({"JAX_PLATFORMS": "cuda"}, {}, "cuda", None),
-        ({"JAX_PLATFORMS": "cuda"}, {"JAX_PLATFORMS": "proxy"}, "proxy", None),
+        ({"JAX_PLATFORMS": "cuda"}, {"JAX_PLATFORMS": "tpu"}, "tpu", None),
+        ({"JAX_PLATFORMS": "cuda"}, {"JAX_PLATFORMS": "proxy"}, "cpu", None),
+        ({}, {"JAX_PLATFORMS": "proxy,cpu"}, "cpu", None),
     ],
 )
 def test_devices(launcher: dict[str, str], container: dict[str, str], platforms: str, flags: str | None) -> None:
-    """XLA CPU devices stand in for chips, unless the user chose otherwise."""
+    """XLA CPU devices stand in for chips, and for what is behind a Pathways proxy, unless the user chose otherwise."""
     env = [{"name": name, "value": value} for name, value in container.items()]
     made = start({"env": env}, launcher).env
     assert (made["JAX_PLATFORMS"], made.get("XLA_FLAGS")) == (platforms, flags)

@@ -85,6 +85,7 @@ def test_words(steps: tuple[StepPlan, ...]) -> None:
             "the task's pod launches one LeaderWorkerSet of 4 pods; the function runs on every host, "
             "JAX counts 16 devices; host 0's outputs count",
             "all hosts of a slice get one node pool for themselves (exclusive topology)",
+            "pods run as the launcher's service account, without a token for the API server",
             "at most 1 restart of the whole group after a lost host",
         ),
         (
@@ -92,6 +93,10 @@ def test_words(steps: tuple[StepPlan, ...]) -> None:
             "accelerator h100x8: 2 hosts of 8 GPUs (a3-highgpu-8g)",
             "the task's pod launches one LeaderWorkerSet of 2 pods; the function runs on every host, "
             "JAX counts 16 devices; host 0's outputs count",
+            "hosts may lie on any nodes that fit: no exclusive topology",
+            "nodes are selected by their machine too, since other machines have the label as well",
+            "/dev/shm is memory of the pod, up to the pod's memory limit, in place of the container runtime's 64 MB",
+            "pods run as the launcher's service account, without a token for the API server",
             "at most 3 restarts of the whole group after a lost host",
         ),
         ("a plain KFP step in one pod, image python:3.12",),

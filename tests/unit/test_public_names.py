@@ -17,6 +17,7 @@ PUBLIC = [
     "DeclarationError",
     "Gpu",
     "KrKfpError",
+    "Pathways",
     "Problem",
     "Secret",
     "Tpu",

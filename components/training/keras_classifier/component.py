@@ -17,7 +17,7 @@ __all__ = ["keras_classifier"]
 @kr_kfp.component(
     accelerator="v5litepod-16",
     base_image="python:3.12",
-    packages_to_install=["jax[tpu]>=0.9,<0.12", "keras>=3.12,<4", "numpy>=2,<3"],
+    packages_to_install=["jax[tpu]>=0.9,<0.12", "keras>=3.12,<4", "numpy>=2,<3", "obstore>=0.12,<0.13"],
 )
 def keras_classifier(  # noqa: C901, PLR0915 # KFP ships one function
     train: dsl.Input[dsl.Dataset],
@@ -59,13 +59,14 @@ def keras_classifier(  # noqa: C901, PLR0915 # KFP ships one function
 
     Raises:
         ValueError: If arguments do not fit the data or the devices; all problems are listed.
-        SetupError: If the checkpoint folder is not a folder, or is not the same for all hosts.
+        SetupError: If the hosts see different checkpoints.
+        StorageError: If checkpoints cannot be written or read at ``checkpoint_dir``.
     """
     import hashlib
     import json
     import math
     import os
-    import shutil
+    import tempfile
     import time
     from pathlib import Path
 
@@ -75,20 +76,12 @@ def keras_classifier(  # noqa: C901, PLR0915 # KFP ships one function
     import numpy as np
     from jax.experimental import multihost_utils
 
-    from kr_kfp import context
+    from kr_kfp import checkpoints, context
     from kr_kfp.errors import SetupError
 
     ctx = context()
     processes, process = jax.process_count(), jax.process_index()
     devices, local_devices = jax.device_count(), jax.local_device_count()
-
-    place = ctx.checkpoint_dir.removeprefix("file://")
-    if "://" in place:
-        message = (
-            f"checkpoint_dir={place} is not a folder: keras_classifier saves its checkpoints into a local or mounted "
-            "one. Give the step checkpoint_root=<a path on a volume that all hosts mount>"
-        )
-        raise SetupError(message)
 
     # --- the data, and whether the arguments fit it ---
     with np.load(train.path) as file:
@@ -164,13 +157,8 @@ def keras_classifier(  # noqa: C901, PLR0915 # KFP ships one function
     network.optimizer.build(network.trainable_variables)
     state = [*network.variables, *network.optimizer.variables]
 
-    # --- the checkpoints: a folder per epoch, complete as soon as it has its name ---
-    folder = Path(place) if place else None
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        if ctx.is_leader:
-            for cut_off in folder.glob(".epoch-*"):
-                shutil.rmtree(cut_off, ignore_errors=True)
+    # --- the checkpoints: one for each epoch, whole or not at all ---
+    place = ctx.checkpoint_dir
     settings = {
         "rows": len(images),
         "classes": classes,
@@ -181,61 +169,43 @@ def keras_classifier(  # noqa: C901, PLR0915 # KFP ships one function
         "seed": seed,
     }
 
-    def saved() -> list[Path]:
-        """Give the checkpoints, oldest first."""
-        return sorted(folder.glob("epoch-*"), key=epoch_of) if folder else []
+    def save(epoch: int) -> None:
+        """Save what the next epoch needs."""
+        with tempfile.TemporaryDirectory() as folder:
+            np.savez(Path(folder, "state.npz"), *[np.asarray(variable.value) for variable in state])
+            progress = {"epoch": epoch, "curves": curves, "settings": settings}
+            Path(folder, "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+            checkpoints.save(folder, epoch, place, keep=2)
 
-    def epoch_of(checkpoint: Path) -> int:
-        """Give the number of epochs behind a checkpoint."""
-        return int(checkpoint.name.removeprefix("epoch-"))
-
-    def save(folder: Path, epoch: int) -> None:
-        """Save what the next epoch needs: write aside, flush to the disk, rename."""
-        complete = folder / f"epoch-{epoch:03d}"
-        if complete.exists():  # a leader that was cut off got this far: it had the same state
-            return
-        partial = folder / f".{complete.name}.attempt-{ctx.attempt}"
-        partial.mkdir(exist_ok=True)
-        with (partial / "state.npz").open("wb") as state_file:
-            np.savez(state_file, *[np.asarray(variable.value) for variable in state])
-            state_file.flush()
-            os.fsync(state_file.fileno())
-        with (partial / "progress.json").open("w", encoding="utf-8") as progress_file:
-            json.dump({"epoch": epoch, "curves": curves, "settings": settings}, progress_file)
-            progress_file.flush()
-            os.fsync(progress_file.fileno())
-        partial.rename(complete)
-        for old in saved()[:-2]:
-            shutil.rmtree(old, ignore_errors=True)
-
-    def resume(path: Path) -> None:
+    def resume(epoch: int) -> None:
         """Take up a checkpoint: weights, optimizer, curves."""
-        progress = json.loads((path / "progress.json").read_text(encoding="utf-8"))
-        other = [
-            f"{key}={value!r} (there {progress['settings'].get(key)!r})"
-            for key, value in settings.items()
-            if progress["settings"].get(key) != value
-        ]
-        if other:
-            message = f"keras_classifier: {path} is from a training with other arguments: {', '.join(other)}"
-            raise ValueError(message + ". Give this run a checkpoint folder of its own")
-        with np.load(path / "state.npz") as file:
-            for index, variable in enumerate(state):
-                variable.assign(file[f"arr_{index}"])
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoints.restore(place, folder, step=epoch)
+            progress = json.loads(Path(folder, "progress.json").read_text(encoding="utf-8"))
+            other = [
+                f"{key}={value!r} (there {progress['settings'].get(key)!r})"
+                for key, value in settings.items()
+                if progress["settings"].get(key) != value
+            ]
+            if other:
+                message = f"keras_classifier: {place} is from a training with other arguments: {', '.join(other)}"
+                raise ValueError(message + ". Give this run a checkpoint folder of its own")
+            with np.load(Path(folder, "state.npz")) as file:
+                for index, variable in enumerate(state):
+                    variable.assign(file[f"arr_{index}"])
         curves.update(progress["curves"])
-        print(f"resuming from epoch {epoch_of(path)} (checkpoint {path})\n", end="", flush=True)
+        print(f"resuming from epoch {epoch} (checkpoint of {place})\n", end="", flush=True)
 
     curves: dict[str, list[float]] = {}
-    checkpoints = saved()
-    before = epoch_of(checkpoints[-1]) if checkpoints else 0
+    before = (checkpoints.latest(place) if place else None) or 0
     # All look before any can train, since this waits for all: the leader cannot save or delete one meanwhile.
     found = np.ravel(multihost_utils.process_allgather(np.int32(before))).tolist()
     if len(set(found)) > 1:
         seen = ", ".join(f"{epoch} on process {index}" for index, epoch in enumerate(found))
-        message = f"the hosts see different checkpoints in {folder}, the newest of epoch {seen}"
-        raise SetupError(message + ": mount one volume on all hosts and name it with checkpoint_root=")
-    if checkpoints:
-        resume(checkpoints[-1])
+        message = f"the hosts see different checkpoints in {place}, the newest of epoch {seen}"
+        raise SetupError(message + ": name a place that all hosts see with checkpoint_root=")
+    if before:
+        resume(before)
 
     # --- training ---
     class EachEpoch(keras.callbacks.Callback):
@@ -263,8 +233,8 @@ def keras_classifier(  # noqa: C901, PLR0915 # KFP ships one function
             for name, value in (logs or {}).items():
                 curves.setdefault(name, []).append(round(float(value), 6))
             if ctx.is_leader:
-                if folder:
-                    save(folder, epoch + 1)
+                if place:
+                    save(epoch + 1)
                 said = ", ".join(f"{name} {values[-1]:.4f}" for name, values in sorted(curves.items()))
                 print(f"epoch {epoch + 1}/{epochs}: {said}, {self.step_seconds[-1] * 1000:.1f} ms a step", flush=True)
 

@@ -36,9 +36,17 @@ CASES = {
     "shape-cpu": train,
     "shape-cpu-group-of-one": train.options(backend="lws"),
     "shape-cpu-hosts": train.options(hosts=3, logs="all", retry_on={"oom", 42}, max_restarts=1),
+    "shape-gpu-host": train.options(accelerator="h100x8", shm="64Gi"),
+    "shape-gpu-hosts": train.options(accelerator="gb200x4", hosts=2, framework="torch", processes_per_host="gpu"),
     "shape-tpu-host": train.options(accelerator="v5litepod-4", spot=True),
     "shape-tpu-slice": train.options(accelerator="v5litepod-16", timeout="2d", capacity_timeout=None),
     "shape-tpu-slices": train.options(accelerator="v5litepod-16", slices=2),
+    "shape-tpu-pathways": train.options(
+        accelerator="v5p-32",
+        slices=2,
+        backend="pathways",
+        pathways=kr_kfp.Pathways(scratch="gs://bucket/tmp", version="20260423-jax_0.10.0", elastic_slices=1),
+    ),
     "shape-env": train.options(
         hosts=2,
         env={

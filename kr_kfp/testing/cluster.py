@@ -1,183 +1,23 @@
-"""For tests of steps and of everything that talks to a cluster.
-
-:func:`run` runs a step on real processes of this machine, one per host, and gives its outputs. :class:`FakeCluster`
-and :class:`FakeClock` stand in for a cluster and for time where a test wants to say what happens when.
-"""
+"""A cluster in memory."""
 
 from __future__ import annotations
 
 import copy
-import heapq
 import itertools
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kr_kfp.cluster.api import Event, Manifest, Ports, Sink, Watch
-from kr_kfp.errors import ConflictError, NotFoundError, StepFailedError
+from kr_kfp.errors import ConflictError, NotFoundError
 from kr_kfp.spec.leaderworkerset import LABEL
 from kr_kfp.spec.observe import pod_index
 from kr_kfp.spec.pod import CONTAINER
+from kr_kfp.testing.clock import FakeClock
 from kr_kfp.wire import Outcome, outcome_line, outcome_message
 
-if TYPE_CHECKING:
-    from kr_kfp.authoring.component import Component
-
-__all__ = ["FakeClock", "FakeCluster", "Result", "run"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What a step left behind.
-
-    Args:
-        exit_code: Exit code of the task's command.
-        outputs: Output parameters by name as Python values, output artifacts by name as KFP artifact objects.
-        log: Everything that the task printed, hosts' lines with their prefix.
-        root: The task's folder: output artifacts, checkpoints.
-    """
-
-    exit_code: int
-    outputs: Mapping[str, Any]
-    log: str
-    root: Path
-
-    @property
-    def output(self) -> Any:
-        """The value that the function returned, where it returned a single one."""
-        return self.outputs["Output"]
-
-
-def run(
-    step: Component,
-    hosts: int | None = None,
-    *,
-    root: str | Path | None = None,
-    check: bool = True,
-    env: Mapping[str, str] | None = None,
-    timeout: float | None = 600.0,
-    **arguments: Any,
-) -> Result:
-    """Run a step here, each host a process, exactly as kfp.local would run its task.
-
-    Args:
-        step: A component made by :func:`kr_kfp.component`.
-        hosts: Hosts without accelerator instead of the step's own shape; None keeps the shape.
-        root: Folder for outputs and checkpoints; the same folder again resumes. None is a new temporary folder.
-        check: Whether a failing step raises.
-        env: Environment variables beside the current ones.
-        timeout: Seconds until the task is killed.
-        **arguments: The function's arguments; input artifacts as KFP artifact objects or as paths.
-
-    Raises:
-        StepFailedError: If the step fails and ``check`` is set; the message is the end of its log.
-
-    Example:
-        ``assert kr_kfp.testing.run(train, hosts=2, epochs=1).outputs["accuracy"] > 0.9``
-    """
-    from kfp.local import executor_input_utils, executor_output_utils, placeholder_utils, utils
-    from kfp.local.subprocess_task_handler import replace_python_executable
-
-    from kr_kfp.authoring.component import prepare_local
-
-    chosen = step if hosts is None else step.options(accelerator=None, slices=1, hosts=hosts, backend="lws")
-    prepare_local(chosen)
-    spec = chosen.component_spec.to_pipeline_spec()
-    name, component = next(iter(spec.components.items()))
-    container = utils.struct_to_executor_spec(spec.deployment_spec["executors"][component.executor_label]).container
-    folder = Path(root or tempfile.mkdtemp(prefix="kr-kfp-run-")).absolute() / name.removeprefix("comp-")
-    executor_input = executor_input_utils.construct_executor_input(
-        component_spec=component,
-        arguments={key: _artifact(key, value, component) for key, value in arguments.items()},
-        task_root=str(folder),
-        block_input_artifact=False,
-    )
-    command = placeholder_utils.replace_placeholders(
-        full_command=[*container.command, *container.args],
-        executor_input_dict=executor_input_utils.executor_input_to_dict(executor_input, component),
-        pipeline_resource_name=folder.parent.name,
-        task_resource_name=folder.name,
-        pipeline_root=str(folder.parent),
-        unique_pipeline_id=placeholder_utils.make_random_id(),
-    )
-    process = subprocess.run(
-        replace_python_executable(command, sys.executable),
-        env={**os.environ, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        timeout=timeout,
-    )
-    log = process.stdout.decode("utf-8", "replace")
-    if process.returncode and check:
-        raise StepFailedError("\n".join(log.splitlines()[-40:]))
-    outputs: Mapping[str, Any] = {}
-    if process.returncode == 0:
-        outputs = executor_output_utils.get_outputs_for_task(executor_input=executor_input, component_spec=component)
-    return Result(exit_code=process.returncode, outputs=outputs, log=log, root=folder)
-
-
-def _artifact(key: str, value: Any, component: Any) -> Any:
-    """Give an artifact object where a path was given for an input artifact."""
-    if key not in component.input_definitions.artifacts or not isinstance(value, str | os.PathLike):
-        return value
-    from kfp.dsl.types import artifact_types
-
-    title = component.input_definitions.artifacts[key].artifact_type.schema_title
-    kind = artifact_types._SCHEMA_TITLE_TO_TYPE.get(title, artifact_types.Artifact)  # noqa: SLF001 - KFP's own table
-    return kind(name=key, uri=os.fspath(value), metadata={})
-
-
-class FakeClock:
-    """Time that moves only when somebody waits, and a script of what happens when.
-
-    Args:
-        start: Unix seconds to begin at.
-    """
-
-    def __init__(self, start: float = 1_000_000.0) -> None:
-        self._now = start
-        self._inbox: deque[Event] = deque()
-        self._script: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    def now(self) -> float:
-        """Give Unix seconds."""
-        return self._now
-
-    def put(self, event: Event) -> None:
-        """Hand an event in."""
-        self._inbox.append(event)
-
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Let ``action`` happen ``seconds`` from now, when somebody waits for that long."""
-        heapq.heappush(self._script, (self._now + seconds, next(self._order), action))
-
-    def next_event(self, deadline: float | None) -> Event | None:
-        """Give the next event; time goes on to the next scripted action, or to the deadline.
-
-        Raises:
-            AssertionError: If nothing can ever happen any more.
-        """
-        while not self._inbox:
-            if self._script and (deadline is None or self._script[0][0] <= deadline):
-                self._now, _, action = heapq.heappop(self._script)
-                action()
-            elif deadline is None:
-                msg = "waiting for ever: no event, no script, no deadline"
-                raise AssertionError(msg)
-            else:
-                self._now = max(self._now, deadline)
-                return None
-        return self._inbox.popleft()
+__all__ = ["FakeCluster"]
 
 
 class _FakeWatch:
@@ -202,6 +42,7 @@ class FakeCluster:
         groups: LeaderWorkerSets by name.
         pods: Pods by UID, those that exist.
         logs: Log of each pod by UID.
+        config_maps: ``data`` of each ConfigMap by name.
         dead_holders: Holders that do not live any more; all others do.
     """
 
@@ -212,10 +53,12 @@ class FakeCluster:
         self.pods: dict[str, Manifest] = {}
         self.logs: dict[str, bytes] = {}
         self.dead_holders: set[str] = set()
+        self.config_maps: dict[str, dict[str, str]] = {}
         self._watchers: list[Sink] = []
         self._numbers = itertools.count(1)
 
     where = "the fake cluster"
+    is_local = False
 
     def ports(self, name: str) -> Ports:
         """Give the fixed ports."""
@@ -225,6 +68,10 @@ class FakeCluster:
     def own_pod(self) -> Manifest | None:
         """Give the launcher's own pod."""
         return self.pod
+
+    def config_map(self, name: str) -> dict[str, str]:
+        """Give the data of a ConfigMap; see ``config_maps``."""
+        return dict(self.config_maps.get(name, {}))
 
     def holder(self) -> str:
         """Give this launcher's identity."""
@@ -355,6 +202,20 @@ class FakeCluster:
         """Let a host's container end without an outcome."""
         self._set(index, {"terminated": {"exitCode": code, "reason": reason, "finishedAt": self._stamp()}})
 
+    def break_sidecar(self, index: int, name: str, *, code: int = 1) -> None:
+        """Let a native sidecar of a host end; the kubelet starts it again, and the host's own container lives on."""
+        pod = self._pod(index)
+        terminated = {"exitCode": code, "reason": "Error", "finishedAt": self._stamp()}
+        state = {"running": {"startedAt": self._stamp()}}
+        status = {"name": name, "restartCount": 1, "state": state, "lastState": {"terminated": terminated}}
+        pod["status"] = {**pod["status"], "initContainerStatuses": [status]}
+        self._tell(Event("pod", copy.deepcopy(pod)))
+
+    def restart_server(self, index: int, *, code: int = 1) -> None:
+        """Let the server of a Pathways worker end; the kubelet starts it again."""
+        terminated = {"exitCode": code, "reason": "Error", "finishedAt": self._stamp()}
+        self._set(index, {"running": {"startedAt": self._stamp()}}, last=terminated, restarts=1)
+
     def lose_host(self, index: int) -> None:
         """Delete a host's pod; another one of the same name and with a new UID takes its place and runs."""
         old = self._pod(index)
@@ -368,7 +229,9 @@ class FakeCluster:
 
     def _set(self, index: int, state: Manifest, *, last: Manifest | None = None, restarts: int = 0) -> None:
         pod = self._pod(index)
-        status = {"name": CONTAINER, "restartCount": restarts, "state": state, "lastState": {}}
+        names = [container["name"] for container in pod["spec"]["containers"]]
+        name = CONTAINER if CONTAINER in names else names[0]
+        status = {"name": name, "restartCount": restarts, "state": state, "lastState": {}}
         if last:
             status["lastState"] = {"terminated": last}
         pod["status"] = {"phase": "Running", "startTime": self._stamp(), "containerStatuses": [status]}
@@ -381,6 +244,10 @@ class FakeCluster:
     def _make_pod(self, group: Manifest, index: int) -> None:
         name = group["metadata"]["name"]
         uid = self._uid()
+        templates = group["spec"]["leaderWorkerTemplate"]
+        template = (
+            templates["workerTemplate"] if index else templates.get("leaderTemplate", templates["workerTemplate"])
+        )
         self.pods[uid] = {
             "metadata": {
                 "name": f"{name}-0-{index}" if index else f"{name}-0",
@@ -388,7 +255,7 @@ class FakeCluster:
                 "labels": {f"{LABEL}/name": name, f"{LABEL}/worker-index": str(index)},
                 "creationTimestamp": self._stamp(),
             },
-            "spec": copy.deepcopy(group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]),
+            "spec": copy.deepcopy(template["spec"]),
             "status": {"phase": "Pending"},
         }
         self._tell(Event("pod", copy.deepcopy(self.pods[uid])))

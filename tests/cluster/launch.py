@@ -1,0 +1,82 @@
+"""A KFP run with everything that a launcher step needs around it: rights, an object store, credentials for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+
+from kr_kfp.cli.main import cli
+from tests.cluster.kfp_pod import KfpPod
+from tests.cluster.kfp_run import ACCOUNT, KfpRun
+from tests.cluster.kfp_step import Step
+from tests.cluster.rest import Json
+from tests.cluster.space import Space
+from tests.servers.s3 import S3Server
+
+SECRET = "mlpipeline-minio-artifact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launching:
+    """One run in a namespace, and where its artifacts lie.
+
+    Args:
+        run: The run.
+        s3: The store.
+        bucket: Its bucket.
+    """
+
+    run: KfpRun
+    s3: S3Server
+    bucket: str
+
+    @classmethod
+    def create(cls, space: Space, s3: S3Server) -> Launching:
+        """Give the account its rights by ``kr-kfp install``, and KFP's configuration of its object store."""
+        bucket = s3.make_bucket()
+        run = KfpRun.create(space, root=f"s3://{bucket}/v2/artifacts")
+        install(space)
+        keys = {"accesskey": s3.writer.access_key, "secretkey": s3.writer.secret_key}
+        space.create_object("secrets", {"metadata": {"name": SECRET}, "stringData": keys})
+        reference = {"secretName": SECRET, "accessKeyKey": "accesskey", "secretKeyKey": "secretkey"}
+        default = {
+            "endpoint": s3.endpoint.removeprefix("http://"),
+            "disableSSL": True,
+            "region": s3.region,
+            "forcePathStyle": True,
+            "credentials": {"fromEnv": False, "secretRef": reference},
+        }
+        data = {"providers": yaml.safe_dump({"s3": {"default": default}})}
+        space.create_object("configmaps", {"metadata": {"name": "kfp-launcher"}, "data": data})
+        return cls(run=run, s3=s3, bucket=bucket)
+
+    def start(self, component: Any, artifacts: Mapping[str, Json] | None = None, **arguments: Any) -> KfpPod:
+        """Start the pod of a compiled component as KFP's back end does."""
+        return self.pod(component, artifacts, **arguments).start()
+
+    def pod(self, component: Any, artifacts: Mapping[str, Json] | None = None, **arguments: Any) -> KfpPod:
+        """Give the pod of a compiled component, not started yet."""
+        return KfpPod(run=self.run, step=Step.compile(component), arguments=arguments, artifacts=artifacts or {})
+
+    def groups(self) -> list[str]:
+        """Name the LeaderWorkerSets that are there."""
+        return [group["metadata"]["name"] for group in self.run.space.items("leaderworkersets")]
+
+    def hosts(self) -> dict[str, Json]:
+        """Give the training pods by name."""
+        pods = self.run.space.items("pods", "leaderworkerset.sigs.k8s.io/name")
+        return {pod["metadata"]["name"]: pod for pod in pods}
+
+
+def install(space: Space, *words: str) -> Json:
+    """Give KFP's account a launcher's rights in a namespace, by the product's own command."""
+    arguments = ["install", "--namespace", space.name, "--service-account", ACCOUNT, *words, "--json"]
+    done = CliRunner(env={"KUBECONFIG": str(space.cluster.places.kubeconfig)}).invoke(cli, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    found: Json = json.loads(done.stdout)
+    return found
