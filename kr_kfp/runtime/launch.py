@@ -120,11 +120,12 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
     except StoppedError as stop:
         return _stopped(launcher, step, stop.number)
     except ClusterError as problem:
-        launcher.clean_up()
+        launcher.clean_up(grace=HURRY)
         return _end(ExitCode.FAILED, [f"{step.name}: the cluster failed a request: {problem}"])
     for warning in report.warnings:
         say(f"warning: {warning}")
-    launcher.clean_up(grace=None if report.ok else HURRY)
+    # Also after success: a runner that is just being started again misses its SIGTERM and would take the whole grace.
+    launcher.clean_up(grace=HURRY)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)

@@ -124,14 +124,9 @@ class Launcher:
             grace: Seconds between SIGTERM and SIGKILL of the hosts; None is their pods' own.
         """
         begun = self.clock.now()
-        end = begun + self.step.terminate_grace
         try:
             self.group.delete(grace=grace)
-            gone = self.group.wait_gone(end if grace is not None else min(end, begun + HURRY))
-            if not gone and grace is None:
-                # A runner that was just being started again has missed its SIGTERM; it would take the whole grace.
-                self.group.hurry(HURRY)
-                gone = self.group.wait_gone(end)
+            gone = self.group.wait_gone(begun + self.step.terminate_grace)
         except ClusterError as problem:
             self.say(f"could not delete LeaderWorkerSet {self.launch.name}: {problem}")
             return
