@@ -23,7 +23,7 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,12 +31,9 @@ from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import objects, uris
 from kr_kfp.storage.fetch import fetch
 from kr_kfp.storage.put import put
-from kr_kfp.storage.settings import StoreSettings
+from kr_kfp.storage.settings import STORES_ENV, StoreSettings, load_stores
 
 __all__ = ["latest", "restore", "save", "steps"]
-
-STORES_ENV = "KR_KFP_STORES"
-"""Environment variable with the settings of the step's stores: JSON list of StoreSettings, without secrets."""
 
 _FOLDER = re.compile(r"step-(\d+)-[0-9a-f]+")
 _MARKER = re.compile(r"step-(\d+)\.committed")
@@ -77,7 +74,7 @@ def save(local_dir: str | os.PathLike[str], step: int, uri: str, *, keep: int = 
     moved = put(str(local_dir), uris.join(uri, folder), stores=stores)
     committed = _Committed(step=step, folder=folder, files=moved.files, bytes=moved.bytes)
     text = json.dumps(asdict(committed)).encode()
-    objects.write_bytes(uris.join(uri, f"step-{step:010d}.committed"), text, stores=stores)
+    objects.write_bytes(_marker(uri, step), text, stores=stores)
     try:
         _clean(uri, step, keep, stores)
     except StorageError as error:
@@ -92,7 +89,7 @@ def steps(uri: str) -> tuple[int, ...]:
     """
     _check(uri)
     _, files = objects.children(uri, stores=_stores())
-    return tuple(sorted(int(found[1]) for found in map(_MARKER.fullmatch, files) if found))
+    return tuple(_numbers(files))
 
 
 def latest(uri: str) -> int | None:
@@ -150,12 +147,12 @@ def _bring(uri: str, step: int, local_dir: str) -> None:
 def _clean(uri: str, saved: int, keep: int, stores: Sequence[StoreSettings]) -> None:
     """Remove steps beyond the last ones, and folders that no step names."""
     folders, files = objects.children(uri, stores=stores)
-    committed = sorted(int(found[1]) for found in map(_MARKER.fullmatch, files) if found)
+    committed = _numbers(files)
     kept = {*committed[-keep:], saved}
     for step in committed:
         if step not in kept:
             # First what makes it count, then its files.
-            objects.remove(uris.join(uri, f"step-{step:010d}.committed"), stores=stores)
+            objects.remove(_marker(uri, step), stores=stores)
     named = {_read(uri, step, stores).folder for step in kept if step in committed}
     for folder in folders:
         found = _FOLDER.fullmatch(folder)
@@ -164,8 +161,18 @@ def _clean(uri: str, saved: int, keep: int, stores: Sequence[StoreSettings]) -> 
             objects.remove(uris.join(uri, folder), stores=stores)
 
 
+def _marker(uri: str, step: int) -> str:
+    """Give the URI of the object that makes a step count."""
+    return uris.join(uri, f"step-{step:010d}.committed")
+
+
+def _numbers(files: Iterable[str]) -> list[int]:
+    """Give the numbers of the steps that are whole, by the names of such objects, in their order."""
+    return sorted(int(found[1]) for found in map(_MARKER.fullmatch, files) if found)
+
+
 def _read(uri: str, step: int, stores: Sequence[StoreSettings]) -> _Committed:
-    where = uris.join(uri, f"step-{step:010d}.committed")
+    where = _marker(uri, step)
     try:
         return _Committed(**json.loads(objects.read_bytes(where, stores=stores)))
     except (ValueError, TypeError) as problem:
@@ -173,7 +180,7 @@ def _read(uri: str, step: int, stores: Sequence[StoreSettings]) -> _Committed:
 
 
 def _stores() -> tuple[StoreSettings, ...]:
-    return tuple(StoreSettings.from_json(store) for store in json.loads(os.environ.get(STORES_ENV) or "[]"))
+    return load_stores(json.loads(os.environ.get(STORES_ENV) or "[]"))
 
 
 def _check(uri: str, *, step: int = 0, keep: int = 1) -> None:

@@ -12,6 +12,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kr_kfp.errors import WireError
 from kr_kfp.wire import EXECUTOR_INPUT_MARK, SCRATCH_INPUT, TASK_CONFIG_INPUT, Json
@@ -111,9 +112,8 @@ def take_task_config(executor_input: Json) -> tuple[Json, Json]:
     Returns:
         The ExecutorInput without it, and KFP's TaskConfig as camelCase JSON (empty if there was none).
     """
-    rest = copy.deepcopy(executor_input)
-    values = (rest.get("inputs") or {}).get("parameterValues") or {}
-    config = values.pop(TASK_CONFIG_INPUT, None) or {}
+    rest, given = _take(executor_input, TASK_CONFIG_INPUT)
+    config = given or {}
     return rest, {key: value for key, value in config.items() if value}
 
 
@@ -123,9 +123,15 @@ def take_scratch(executor_input: Json) -> tuple[Json, str]:
     Returns:
         The ExecutorInput without it, and the location (empty if there was none).
     """
+    rest, given = _take(executor_input, SCRATCH_INPUT)
+    return rest, str(given or "")
+
+
+def _take(executor_input: Json, name: str) -> tuple[Json, Any]:
+    """Take the value of an input parameter out of a copy of the ExecutorInput; None if there is none."""
     rest = copy.deepcopy(executor_input)
     values = (rest.get("inputs") or {}).get("parameterValues") or {}
-    return rest, str(values.pop(SCRATCH_INPUT, None) or "")
+    return rest, values.pop(name, None)
 
 
 def attempt_uri(uri: str, attempt: int) -> str:

@@ -14,6 +14,7 @@ from kr_kfp.cluster.kube_http import Api, Login
 from kr_kfp.cluster.kube_login import pool
 from kr_kfp.spec.leaderworkerset import API_VERSION, KIND, LABEL
 from tests.kube_server import KubeServer
+from tests.local_kit import Recorder
 
 Json = dict[str, Any]
 
@@ -68,17 +69,8 @@ class WatchedApi(Api):
         )
 
 
-class Inbox:
-    """Takes events, and waits for them with a deadline."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, event: Event) -> None:
-        with self._changed:
-            self.events.append(event)
-            self._changed.notify_all()
+class Inbox(Recorder):
+    """A recorder that is asked for events by their number."""
 
     def until(self, count: int) -> list[str]:
         """Wait until there are so many events; give all of them in short."""

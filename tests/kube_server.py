@@ -62,6 +62,8 @@ class Request:
     query: dict[str, str]
     headers: dict[str, str]
     body: Any = None
+    epoch: int = 0
+    """How often streams were ended before it came; set by :meth:`KubeServer.take`."""
 
     @property
     def kind(self) -> str:
@@ -186,6 +188,12 @@ class KubeServer:
             self._epoch += 1
             self._how = how
             self._changed.notify_all()
+
+    def take(self, request: Request) -> None:
+        """Note a request, at once with the streams that were ended before: its own ends with the next."""
+        with self._changed:
+            request.epoch = self._epoch
+            self.requests.append(request)
 
     def fail(self, kind: str, *faults: Fault) -> None:
         """Answer the next requests of a kind (:attr:`Request.kind`) with faults, one each."""
@@ -318,8 +326,8 @@ class KubeServer:
         plural = found["plural"] if found else ""
         namespace = (found["ns"] if found else "") or ""
         at = int(request.query["resourceVersion"])
+        epoch = request.epoch
         with self._changed:
-            epoch = self._epoch
             if at < self._oldest:
                 error = _status(410, "Expired", f"too old resource version: {at} ({self._oldest})")
                 yield json.dumps({"type": "ERROR", "object": error}).encode() + b"\n"
@@ -354,8 +362,8 @@ class KubeServer:
         log = starts[-2 if previous else -1]
         follow, stamps = request.query.get("follow") == "true", request.query.get("timestamps") == "true"
         since, at = request.query.get("sinceTime", ""), 0
+        epoch = request.epoch
         with self._changed:
-            epoch = self._epoch
             if "tailLines" in request.query:
                 at = max(0, len(log.lines) - int(request.query["tailLines"]))
         while True:
@@ -437,7 +445,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request(
             self.command, unquote(parts.path), query, {key.title(): value for key, value in self.headers.items()}, body
         )
-        self.kube.requests.append(request)
+        self.kube.take(request)
         fault = self.kube.take_fault(request.kind)
         with contextlib.suppress(ConnectionError):
             if fault is not None and not self._fault(fault, request):

@@ -90,6 +90,7 @@ class LogReader:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[Stream, str] = {}
+        self._gone: set[str] = set()
         self._warned = False
 
     def close(self) -> None:
@@ -105,6 +106,7 @@ class LogReader:
         Its own log has ended by itself by then, or does in a moment.
         """
         with self._lock:
+            self._gone.add(uid)
             streams = [stream for stream, of in self._open.items() if of == uid]
         for stream in streams:
             timer = threading.Timer(_LAG, stream.close)
@@ -213,8 +215,11 @@ class LogReader:
         path = PODS.path(self._namespace, name, "log")
         stream = self._api.stream(path, self._target(name), query=query, idle=_IDLE)
         with self._lock:
-            self._open[stream] = pod["metadata"]["uid"]
-        if self._closed.is_set():
+            uid = pod["metadata"]["uid"]
+            self._open[stream] = uid
+            # Asked for before the pod was known to be gone, and opened after it: nobody else would end it.
+            useless = uid in self._gone
+        if useless or self._closed.is_set():
             stream.close()
         try:
             for data in stream:

@@ -22,16 +22,13 @@ __all__ = ["ROOT_ENV", "fetch_inputs", "input_items", "output_items", "put_outpu
 ROOT_ENV = "KR_KFP_ARTIFACTS"
 """Folder before KFP's paths ``/gcs``, ``/minio`` and ``/s3``; in pods there is none, and volumes are mounted there."""
 
-STORES_ENV = "KR_KFP_STORES"
-"""Settings of the step's stores as JSON, for user code; the secrets stay in the variables that they name."""
-
 _WORKSPACE = "_kfp_workspace"
 """Metadata key of artifacts on KFP's shared workspace volume (kfp/dsl/types/artifact_types.py, ``_get_path``)."""
 
 
 def stores_of(payload: Payload) -> tuple[settings.StoreSettings, ...]:
     """Give what the launcher found out about the step's stores."""
-    return tuple(settings.StoreSettings.from_json(store) for store in payload.options.get("stores") or ())
+    return settings.load_stores(payload.options.get("stores") or ())
 
 
 def input_items(executor_input: Json, *, root: str, stream: Sequence[str] = ()) -> tuple[Item, ...]:
@@ -134,7 +131,7 @@ def user_env(payload: Payload, env: Mapping[str, str]) -> dict[str, str]:
     stores = stores_of(payload)
     if not stores:
         return {}
-    given = {STORES_ENV: json.dumps([store.to_json() for store in stores])}
+    given = {settings.STORES_ENV: json.dumps(settings.dump_stores(stores))}
     place = env.get("KR_KFP_CHECKPOINT_DIR", "")
     store = settings.choose(stores, place) if place.startswith("s3://") else None
     if store is None or not store.access_key_env or any(name in env for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")):
@@ -144,15 +141,9 @@ def user_env(payload: Payload, env: Mapping[str, str]) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": env.get(store.secret_key_env, ""),
         "AWS_SESSION_TOKEN": env.get(store.session_token_env, ""),
         "AWS_REGION": store.region,
-        "AWS_ENDPOINT_URL": _url(store),
+        "AWS_ENDPOINT_URL": settings.endpoint_url(store.endpoint, plain=store.disable_ssl),
     }
     return {**given, **{name: value for name, value in aws.items() if value and name not in env}}
-
-
-def _url(store: settings.StoreSettings) -> str:
-    if not store.endpoint or "://" in store.endpoint:
-        return store.endpoint
-    return f"{'http' if store.disable_ssl else 'https'}://{store.endpoint}"
 
 
 def _written(executor_input: Json, outputs: Json, attempt: int) -> Iterator[tuple[str, Json, str]]:

@@ -100,6 +100,12 @@ def _start_jax(world: int) -> Callable[[], None]:
     import jax
 
     _reject_early_devices()
+    if _on_tpu() and importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        msg = (
+            "the host has TPU chips, but libtpu cannot be imported: JAX would look for its peers elsewhere. "
+            "Add 'jax[tpu]' to packages_to_install, or set JAX_PLATFORMS=cpu in env= to leave the chips alone"
+        )
+        raise SetupError(msg)
     arguments = _jax_arguments(world)
     try:
         with _one_slice():
@@ -115,14 +121,18 @@ def _start_jax(world: int) -> Callable[[], None]:
     return jax.distributed.shutdown
 
 
+def _on_tpu() -> bool:
+    platforms = os.environ.get("JAX_PLATFORMS", "tpu")
+    return "TPU_WORKER_HOSTNAMES" in os.environ and platforms.split(",")[0] == "tpu"
+
+
 def _jax_arguments(world: int) -> dict[str, Any]:
     """Give the arguments of ``jax.distributed.initialize``; timeouts are whole seconds there."""
     arguments: dict[str, Any] = {
         "initialization_timeout": int(os.environ.get("KR_KFP_JOIN_TIMEOUT", "300")),
         "shutdown_timeout_seconds": max(1, round(float(os.environ.get("KR_KFP_FINISH_GRACE", "300")))),
     }
-    on_tpu = "TPU_WORKER_HOSTNAMES" in os.environ and os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] == "tpu"
-    if not on_tpu:
+    if not _on_tpu():
         arguments |= {
             "coordinator_address": os.environ["JAX_COORDINATOR_ADDRESS"],
             "num_processes": world,

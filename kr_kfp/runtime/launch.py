@@ -87,29 +87,38 @@ def main(packed: str, command: Sequence[str]) -> int:
 
 def _launch(step: StepSpec, cluster: Cluster, clock: RealClock, given: tuple[tuple[str, ...], Json, Json]) -> int:
     say(f"{step.name}: backend {step.backend} ({step.reason or 'chosen'}) on {cluster.where}")
-    patience = clock.now() + HELD_PATIENCE
-    ordinal = 0
-    while ordinal < _SAME_AT_ONCE:
+    for ordinal in range(_SAME_AT_ONCE):
         launch = make_launch(step, cluster, given, os.environ, ordinal=ordinal)
         if launch.inherited.told:
             say(f"{step.name}: hosts inherit from this pod: {'; '.join(launch.inherited.told)}")
-        logs = LogPump(step.name, step.logs, write_line)
-        launcher = Launcher(cluster, clock, step=step, launch=launch, say=say, logs=logs)
         try:
-            return _run(launcher, step, given[1])
+            return _run_when_free(step, cluster, clock, launch, given[1])
         except HeldError as held:
-            if cluster.is_local:
-                # Two iterations of a local loop over equal values look alike; in a cluster no two tasks do.
-                ordinal += 1
-            elif clock.now() < patience:
-                # The pod of an earlier launcher is still leaving.
-                say(f"{held}; waiting for its end")
-                if (event := clock.next_event(clock.now() + _HELD_PAUSE)) and event.kind in ("signal", "stop"):
-                    return _end(ExitCode.STOPPED, [f"{step.name} was stopped while another launcher held its group"])
-            else:
+            # Two iterations of a local loop over equal values look alike; in a cluster no two tasks do.
+            if not cluster.is_local:
                 raise SetupError(str(held)) from held
     msg = f"{_SAME_AT_ONCE} groups of {step.name} with equal arguments run at once"
     raise SetupError(msg)
+
+
+def _run_when_free(step: StepSpec, cluster: Cluster, clock: RealClock, launch: Launch, executor_input: Json) -> int:
+    """Run the launcher; in a cluster wait for an earlier one that holds the group and whose pod is still leaving.
+
+    Raises:
+        HeldError: If the other one stays.
+    """
+    patience = clock.now() + (0.0 if cluster.is_local else HELD_PATIENCE)
+    while True:
+        logs = LogPump(step.name, step.logs, write_line)
+        launcher = Launcher(cluster, clock, step=step, launch=launch, say=say, logs=logs)
+        try:
+            return _run(launcher, step, executor_input)
+        except HeldError as held:
+            if clock.now() >= patience:
+                raise
+            say(f"{held}; waiting for its end")
+        if (event := clock.next_event(clock.now() + _HELD_PAUSE)) and event.kind in ("signal", "stop"):
+            return _end(ExitCode.STOPPED, [f"{step.name} was stopped while another launcher held its group"])
 
 
 def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
@@ -207,7 +216,7 @@ def _options(step: StepSpec, stores: Sequence[settings.StoreSettings]) -> Json:
         "framework": step.framework,
         "processes_per_host": step.processes_per_host,
         "finish_grace": step.finish_grace,
-        "stores": [store.to_json() for store in stores],
+        "stores": settings.dump_stores(stores),
         "stream_inputs": list(step.stream_inputs),
     }
 

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from kr_kfp.errors import Problem, SetupError, StorageError, StorageStoppedError, WireError
-from kr_kfp.storage.settings import StoreSettings
+from kr_kfp.storage.settings import StoreSettings, dump_stores, load_stores
 
 __all__ = ["FAILED", "Item", "Moved", "Plan", "Result", "transfer"]
 
@@ -59,7 +59,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Give JSON-ready values."""
-        return {"stores": [s.to_json() for s in self.stores], "items": [asdict(item) for item in self.items]}
+        return {"stores": dump_stores(self.stores), "items": [asdict(item) for item in self.items]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
@@ -70,7 +70,7 @@ class Plan:
         """
         try:
             items = tuple(Item(**item) for item in data["items"])
-            stores = tuple(StoreSettings.from_json(store) for store in data.get("stores", ()))
+            stores = load_stores(data.get("stores", ()))
         except (KeyError, TypeError) as problem:
             msg = f"not a plan of a transfer: {problem}"
             raise WireError(msg) from problem

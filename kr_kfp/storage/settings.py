@@ -13,7 +13,22 @@ from typing import Any
 from kr_kfp.errors import WireError
 from kr_kfp.storage import uris
 
-__all__ = ["StoreSettings", "ambient", "choose", "env_entries", "numbered", "secret_names"]
+__all__ = [
+    "STORES_ENV",
+    "StoreSettings",
+    "ambient",
+    "choose",
+    "dump_stores",
+    "endpoint_url",
+    "env_entries",
+    "load_stores",
+    "numbered",
+    "secret_names",
+]
+
+STORES_ENV = "KR_KFP_STORES"
+"""Environment variable of user processes with :func:`dump_stores` as JSON: the step's stores, without secrets."""
+
 
 _ENV = "KR_KFP_STORE_{number}_{part}"
 _PARTS = {
@@ -89,6 +104,32 @@ class StoreSettings:
             msg = f"not the settings of a store: {'unknown ' + ', '.join(unknown) if unknown else 'no scheme'}"
             raise WireError(msg)
         return cls(**{**data, "prefixes": tuple(data.get("prefixes", ()))})
+
+
+def dump_stores(stores: Iterable[StoreSettings]) -> list[dict[str, Any]]:
+    """Give JSON-ready values of several stores."""
+    return [store.to_json() for store in stores]
+
+
+def load_stores(data: Iterable[Mapping[str, Any]]) -> tuple[StoreSettings, ...]:
+    """Read what :func:`dump_stores` gave.
+
+    Raises:
+        WireError: If it is something else.
+    """
+    return tuple(StoreSettings.from_json(store) for store in data)
+
+
+def endpoint_url(endpoint: str, *, plain: bool) -> str:
+    """Complete an endpoint as KFP does (object_store.go, newS3Client): the scheme follows disableSSL.
+
+    Args:
+        endpoint: ``host:port`` or a URL; empty stays empty.
+        plain: Whether ``host:port`` speaks plain HTTP.
+    """
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        endpoint = f"{'http' if plain else 'https'}://{endpoint}"
+    return endpoint.rstrip("/")
 
 
 def ambient(scheme: str) -> StoreSettings:

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage.limits import Limits
-from kr_kfp.storage.settings import StoreSettings
+from kr_kfp.storage.settings import StoreSettings, endpoint_url
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, GCSStore, RetryConfig, S3Credential, S3Store
@@ -130,7 +130,7 @@ def _open_s3(
     config: dict[str, Any] = {}
     endpoint = settings.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or ""
     if endpoint:
-        endpoint = _url(endpoint, plain=settings.disable_ssl)
+        endpoint = endpoint_url(endpoint, plain=settings.disable_ssl)
         virtual = bool(settings.endpoint) and not settings.path_style and not _is_bare_host(endpoint)
         # obstore wants the bucket in an endpoint's host already.
         if virtual:
@@ -174,7 +174,7 @@ def _open_gs(
     emulator = "" if settings.endpoint else env.get("STORAGE_EMULATOR_HOST", "")
     endpoint = settings.endpoint or emulator
     if endpoint:
-        endpoint = _url(endpoint, plain=settings.disable_ssl or bool(emulator))
+        endpoint = endpoint_url(endpoint, plain=settings.disable_ssl or bool(emulator))
         config["base_url"] = endpoint
     extra: dict[str, Any] = {}
     if emulator:
@@ -221,13 +221,6 @@ def _google_file(
         what = f"holds Google credentials of type {kind!r}" if kind else "is not a Google credentials JSON"
         fix = "put a service account's key there, or bind the pod's service account (workload identity)"
         raise StorageError([Problem(where, f"{settings.gcs_json_env} {what}.", fix)])
-
-
-def _url(endpoint: str, *, plain: bool) -> str:
-    """Complete an endpoint as KFP does (object_store.go, newS3Client): the scheme follows disableSSL."""
-    if not endpoint.startswith(("http://", "https://")):
-        endpoint = f"{'http' if plain else 'https'}://{endpoint}"
-    return endpoint.rstrip("/")
 
 
 def _is_bare_host(endpoint: str) -> bool:

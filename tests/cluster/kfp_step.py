@@ -136,8 +136,19 @@ class Step:
 
 
 def as_text(executor_input: Json) -> str:
-    """Write an ExecutorInput as KFP puts it in place of ``{{$}}``: without blanks."""
-    return json.dumps(executor_input, separators=(",", ":"))
+    """Write an ExecutorInput as KFP puts it in place of ``{{$}}``: without blanks, whole numbers without a point.
+
+    All numbers of a pipeline are floats in the IR; Go writes them as short as it can (protojson).
+    """
+    return json.dumps(_as_go(executor_input), separators=(",", ":"))
+
+
+def _as_go(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_go(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_go(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _dags(spec: Json) -> list[Json]:

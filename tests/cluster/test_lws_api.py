@@ -90,7 +90,10 @@ def _wrong(**template: Any) -> Json:
     [
         (_wrong(size=0), "spec.leaderWorkerTemplate.size: Invalid value: 0"),
         (_wrong(restartPolicy="Never"), 'spec.leaderWorkerTemplate.restartPolicy: Unsupported value: "Never"'),
-        (_wrong(subGroupPolicy={"subGroupSize": 5}), "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"),
+        (
+            _wrong(subGroupPolicy={"subGroupSize": 5}),
+            "spec.leaderWorkerTemplate.SubGroupPolicy.subGroupSize: Invalid value: 5",
+        ),
         ({**_wrong(), "metadata": {"name": "1st"}}, "metadata.name"),
     ],
     ids=["size", "policy", "sub-groups", "name"],

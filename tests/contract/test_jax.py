@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import re
@@ -16,6 +17,7 @@ from jax._src.clusters import cloud_tpu_cluster
 
 from kr_kfp.cluster.local_env import container_start
 from kr_kfp.cluster.local_lws import webhook_pod
+from kr_kfp.errors import SetupError
 from kr_kfp.runtime import frameworks
 from kr_kfp.spec.accelerators import resolve
 from kr_kfp.spec.launch import Launch, Ports
@@ -141,3 +143,16 @@ def test_backends_are_initialized_tells() -> None:
         text=True,
     )
     assert done.stdout == "False True\n"
+
+
+def test_tpu_host_without_libtpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without libtpu JAX would look for a Job's pods in Kubernetes and say that a token is missing (seen in a pod)."""
+    if importlib.util.find_spec("libtpu"):
+        monkeypatch.setitem(sys.modules, "libtpu", None)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    monkeypatch.setenv("KR_KFP_FRAMEWORK", "jax")
+    monkeypatch.setenv("KR_KFP_HOST", "0")
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with pytest.raises(SetupError, match=r"libtpu cannot be imported.*Add 'jax\[tpu\]' to packages_to_install"):
+        frameworks.start()

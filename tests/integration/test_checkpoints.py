@@ -12,6 +12,7 @@ import pytest
 from kr_kfp import checkpoints
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import objects
+from kr_kfp.storage.settings import STORES_ENV
 from tests.servers.places import Place, file_place, gcs_place, s3_place
 
 
@@ -24,7 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         chosen = s3_place(request.getfixturevalue("s3_server"))
     else:
         chosen = gcs_place(request.getfixturevalue("gcs_server"))
-    monkeypatch.setenv(checkpoints.STORES_ENV, json.dumps([store.to_json() for store in chosen.stores]))
+    monkeypatch.setenv(STORES_ENV, json.dumps([store.to_json() for store in chosen.stores]))
     with chosen.environment():
         yield chosen
 

@@ -122,14 +122,12 @@ class Done:
         code: Exit code; negative for a signal.
         output: All it printed.
         result: The result that it wrote; empty if it wrote none.
-        peak: Most bytes of memory it had.
         seconds: How long it took.
     """
 
     code: int
     output: str
     result: dict[str, Any]
-    peak: int
     seconds: float
 
     @property
@@ -182,14 +180,12 @@ def move(
                 stderr=subprocess.STDOUT,
             )
         try:
-            _, status, usage = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
+            child.wait()
         finally:
             child.kill()  # does nothing to one that has ended
         return Done(
             code=child.returncode,
             output=log.read_text(encoding="utf-8"),
             result=json.loads(result.read_text(encoding="utf-8")) if result.exists() else {},
-            peak=usage.ru_maxrss * 1024,  # Linux counts in KiB
             seconds=time.monotonic() - begun,
         )

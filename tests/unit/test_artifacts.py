@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kr_kfp.errors import StorageError
-from kr_kfp.runtime.artifacts import STORES_ENV, input_items, output_items, user_env
+from kr_kfp.runtime.artifacts import input_items, output_items, user_env
 from kr_kfp.storage.run import Item
-from kr_kfp.storage.settings import StoreSettings
+from kr_kfp.storage.settings import STORES_ENV, StoreSettings
 from kr_kfp.wire import Json, Payload
 
 RUN = "s3://b/root/pipe/run-1"
