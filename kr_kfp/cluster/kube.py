@@ -204,11 +204,18 @@ class KubeCluster:
             self._lease.belong_to(group)
 
     def read_group(self, name: str) -> Manifest | None:
-        """Read a LeaderWorkerSet; None if there is none."""
+        """Read a LeaderWorkerSet; None if there is none.
+
+        Raises:
+            ForbiddenError: If a right is missing: names all that are.
+        """
         try:
             found: Manifest = self._api.get(GROUPS, name, namespace=self._namespace)
         except NotFoundError:
             return None
+        except ForbiddenError:
+            check_rights(self._api, self._namespace)
+            raise
         return found
 
     def patch_group(self, name: str, *, patch: Manifest, resource_version: str) -> Manifest:

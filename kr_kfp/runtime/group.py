@@ -174,7 +174,7 @@ class Group:
     def states(self) -> tuple[HostState, ...]:
         """Tell what every host of the current attempt is doing."""
         lost = {
-            uid: f"the node of pod {pod['metadata']['name']} is gone"
+            uid: f"node {pod['spec']['nodeName']} of pod {pod['metadata']['name']} is gone"
             for uid, pod in self.pods.items()
             if uid not in self.gone and self.cluster.node_is_lost(pod)
         }
@@ -236,11 +236,14 @@ class Group:
                 continue
             return
 
-    def delete(self, *, grace: float | None = None) -> None:
+    def delete(self, *, grace: float | None = None) -> bool:
         """Ask for the deletion of the group, if there is one.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL of its hosts; None is their pods' own.
+
+        Returns:
+            Whether there is anything to wait for.
         """
         self.stopping = True
         manifest = self.manifest or self.cluster.read_group(self.name)
@@ -248,6 +251,7 @@ class Group:
             self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
             if grace is not None:
                 self.hurry(grace)
+        return manifest is not None or bool(self._there())
 
     def _there(self) -> list[Manifest]:
         return [pod for uid, pod in self.pods.items() if uid not in self.gone]
@@ -256,8 +260,8 @@ class Group:
         """Give the pods of a group that is being taken away a shorter grace: nothing they could still do would count.
 
         It has to be said with the first deletion of each: a kubelet that is ending a pod already goes by the grace that
-        it began with (measured, Kubernetes 1.36 with containerd 2.2). The leader comes first, since the workers'
-        StatefulSet goes with it; a worker that is gone while that stands would come back.
+        it began with (measured, Kubernetes 1.36 with containerd 2.2). The leader comes first and in the foreground:
+        the workers' StatefulSet goes with it at once, before a worker has gone, which would come back otherwise.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL.
@@ -268,7 +272,12 @@ class Group:
 
     def _hurry(self, pod: Manifest, grace: float) -> None:
         """Delete a pod; on a node that is lost it is not waited for at all."""
-        self._delete_pod(pod, 0.0 if self.cluster.node_is_lost(pod) else grace)
+        if not self.cluster.node_is_lost(pod):
+            self._delete_pod(pod, grace)
+        elif pod_index(pod) == 0 or pod["metadata"].get("deletionTimestamp"):
+            # No kubelet is asked here, so it is gone at once: a worker therefore only when its StatefulSet is being
+            # deleted, which asks for this pod's deletion; before that, another one would come in its place.
+            self._delete_pod(pod, 0.0)
 
     def _delete_pod(self, pod: Manifest, grace: float) -> None:
         """Delete a pod, once with each grace."""
