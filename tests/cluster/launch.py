@@ -94,6 +94,13 @@ def install(space: Space, *words: str) -> Json:
     return found
 
 
+def uninstall(space: Space) -> None:
+    """Take the rights of the namespace's accounts back, by the product's own command."""
+    arguments = ["uninstall", "--namespace", space.name, "--json"]
+    done = CliRunner(env={"KUBECONFIG": str(space.cluster.places.kubeconfig)}).invoke(cli, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
 def shape(step: Any, **changes: Any) -> Any:
     """Give a step in the images of this cluster."""
     return step.options(**{**CLUSTER_IMAGES, **changes})

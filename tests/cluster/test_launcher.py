@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,38 @@ def test_deleted_run_takes_its_group_along(launching: Launching) -> None:
     launching.run.delete()
     nothing_is_left(launching)
     assert name.startswith("act-")
+
+
+@kr_kfp.component(hosts=2, framework="none")
+def train_the_classifier_of_handwritten_digits_with_every_augmentation_that_the_team_has_thought_of_so_far_and_some_more() -> (
+    int
+):
+    """Give the number of hosts."""
+    import kr_kfp
+
+    return kr_kfp.context().hosts
+
+
+def test_long_names(launching: Launching) -> None:
+    """A long function in a loop of a nested pipeline: all pods of its groups are made, under names that differ (case 9)."""
+    step = shape(
+        train_the_classifier_of_handwritten_digits_with_every_augmentation_that_the_team_has_thought_of_so_far_and_some_more
+    )
+    nested = (
+        "a-nested-pipeline-with-a-name-that-is-much-longer-than-any-label-of-kubernetes-may-ever-be-in-all-its-life"
+    )
+    pods = []
+    for item in (0, 1):
+        pod = launching.pod(step)
+        pod.path = (f"{nested}(0)", "for-loop-1(0)", f"iteration-item({item})")
+        pods.append(pod.start())
+    for pod in pods:
+        assert pod.wait().code == 0, pod.log()
+        assert pod.outputs()["parameterValues"]["Output"] == 2
+    names = {re.search(r"created group (\S+)", pod.log())[1] for pod in pods}  # type: ignore[index]
+    assert len(names) == 2
+    assert {len(name) for name in names} <= {*range(40)}
+    nothing_is_left(launching)
 
 
 def test_hosts_are_confined_and_inherit(launching: Launching) -> None:
