@@ -511,10 +511,11 @@ def test_pods_that_are_refused(message: str, category: str, permanent: bool, sum
     assert found.detail == f"FailedCreate: {FORBIDDEN}{message}"
 
 
-def test_a_refused_worker_is_told_by_its_index() -> None:
-    """The host of a pod that was never made follows from its name."""
-    message = "create Pod train-abc-0-2 in StatefulSet train-abc-0 failed error: exceeded quota: q, requested: cpu=1"
-    found = only(pod(0), pod(1), events=[event("FailedCreate", message)], group=GROUP)
+@pytest.mark.parametrize("verb", ["create", "Create"])
+def test_a_refused_worker_is_told_by_its_index(verb: str) -> None:
+    """The host of a pod that was never made follows from its name; its StatefulSet has the name of the leader's pod."""
+    message = f"{verb} Pod train-abc-0-2 in StatefulSet train-abc-0 failed error: exceeded quota: q, requested: cpu=1"
+    found = only(pod(0), pod(1), events=[event("FailedCreate", message, "train-abc-0")], group=GROUP)
     assert (found.pod, found.host) == ("train-abc-0-2", 2)
 
 
