@@ -133,7 +133,8 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
         return _end(ExitCode.FAILED, [f"{step.name}: the cluster failed a request: {problem}"])
     for warning in report.warnings:
         say(f"warning: {warning}")
-    launcher.clean_up(grace=None if report.ok else HURRY)
+    # After success the hosts only hold, and waiting for their end would hold back the next step. Local ones are ours.
+    launcher.clean_up(grace=None if report.ok else HURRY, wait=not report.ok or launcher.cluster.is_local)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)

@@ -117,16 +117,21 @@ class Launcher:
                 return self._success()
             return self._failure(verdict)
 
-    def clean_up(self, *, grace: float | None = None) -> None:
-        """Delete the group and wait for its end; a deletion that hangs is told and changes nothing.
+    def clean_up(self, *, grace: float | None = None, wait: bool = True) -> None:
+        """Delete the group; a deletion that hangs is told and changes nothing.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL of the hosts; None is their pods' own.
+            wait: Wait until it is gone. False waits only until the group and all of its pods are being deleted: the
+                cluster ends them then without a launcher, and hosts that only hold have nothing left to do.
         """
         begun = self.clock.now()
         end = begun + self.step.terminate_grace
         try:
             self.group.delete(grace=grace)
+            if not wait and self.group.wait_leaving(end):
+                self.say(f"deleting group {self.launch.name}")
+                return
             gone = self.group.wait_gone(end if grace is not None else min(end, begun + HURRY))
             if not gone and grace is None:
                 # A runner that was just being started again has missed its SIGTERM; it would take the whole grace.
