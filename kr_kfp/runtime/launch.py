@@ -129,12 +129,13 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
     except StoppedError as stop:
         return _stopped(launcher, step, stop.number)
     except ClusterError as problem:
-        launcher.clean_up()
+        launcher.clean_up(grace=HURRY)
         return _end(ExitCode.FAILED, [f"{step.name}: the cluster failed a request: {problem}"])
     for warning in report.warnings:
         say(f"warning: {warning}")
-    # After success the hosts only hold, and waiting for their end would hold back the next step. Local ones are ours.
-    launcher.clean_up(grace=None if report.ok else HURRY, wait=not report.ok or launcher.cluster.is_local)
+    # Also after success: a runner that is just being started again misses its SIGTERM and would take the whole grace.
+    # Then hosts only hold, and waiting for their end would hold back the next step; local ones are ours to end.
+    launcher.clean_up(grace=HURRY, wait=not report.ok or launcher.cluster.is_local)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)

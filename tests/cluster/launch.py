@@ -11,14 +11,26 @@ import yaml
 from click.testing import CliRunner
 
 from kr_kfp.cli.main import cli
+from tests.cluster.images import LAUNCHER_IMAGE, TRAIN_IMAGE
 from tests.cluster.kfp_pod import KfpPod
 from tests.cluster.kfp_run import ACCOUNT, KfpRun
 from tests.cluster.kfp_step import Step
+from tests.cluster.processes import wait_for
 from tests.cluster.rest import Json
 from tests.cluster.space import Space
 from tests.servers.s3 import S3Server
 
 SECRET = "mlpipeline-minio-artifact"
+
+CLUSTER_IMAGES: Mapping[str, Any] = {
+    "base_image": TRAIN_IMAGE,
+    "launcher_image": LAUNCHER_IMAGE,
+    "packages_to_install": [],
+    "install_kfp_package": False,
+    "install_kr_kfp_package": False,
+    "logs": "all",
+}
+"""Options of a step in the images of this cluster, whose pods reach no package index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +92,20 @@ def install(space: Space, *words: str) -> Json:
     assert done.exit_code == 0, (done.output, done.exception)
     found: Json = json.loads(done.stdout)
     return found
+
+
+def shape(step: Any, **changes: Any) -> Any:
+    """Give a step in the images of this cluster."""
+    return step.options(**{**CLUSTER_IMAGES, **changes})
+
+
+def nothing_is_left(launching: Launching) -> None:
+    """Wait until the run has left neither group nor training pods nor what belongs to them."""
+    space = launching.run.space
+    kinds = ("leaderworkersets", "statefulsets")
+    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
+
+
+def starts(log: str) -> list[str]:
+    """Give who says that user code starts."""
+    return sorted(line.partition("] ")[2] for line in log.splitlines() if line.endswith(" starts"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,41 +14,10 @@ import kr_kfp
 import kr_kfp.testing
 from kr_kfp_components.data.digits import digits
 from kr_kfp_components.training.keras_classifier import keras_classifier
-from tests.cluster.cluster import Cluster
-from tests.cluster.images import LAUNCHER_IMAGE, TRAIN_IMAGE
 from tests.cluster.kfp_run import ACCOUNT
-from tests.cluster.launch import Launching
-from tests.cluster.processes import wait_for
-from tests.cluster.space import Space
-from tests.servers.s3 import S3Server, run_s3
+from tests.cluster.launch import Launching, nothing_is_left, shape, starts
 
 TITLE = {"schemaTitle": "system.Dataset", "schemaVersion": "0.0.1"}
-
-
-@pytest.fixture(name="s3", scope="session")
-def s3_for_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Run an S3 server that pods reach."""
-    with run_s3(tmp_path_factory.mktemp("s3"), host=cluster.places.machine) as server:
-        yield server
-
-
-@pytest.fixture(name="launching")
-def launching_here(space: Space, workflows: None, s3: S3Server) -> Launching:
-    """Give a run whose account has the rights of a launcher."""
-    return Launching.create(space, s3)
-
-
-def shape(step: Any, **changes: Any) -> Any:
-    """Give a step in the images of this cluster, whose pods reach no package index."""
-    return step.options(
-        base_image=TRAIN_IMAGE,
-        launcher_image=LAUNCHER_IMAGE,
-        packages_to_install=[],
-        install_kfp_package=False,
-        install_kr_kfp_package=False,
-        logs="all",
-        **changes,
-    )
 
 
 @kr_kfp.component(hosts=2, framework="none")
@@ -83,18 +50,6 @@ def act(mode: str, model: dsl.Output[dsl.Model]) -> str:
     if ctx.is_leader:
         Path(model.path).write_text(f"attempt {ctx.attempt}")
     return f"{ctx.hosts} hosts, attempt {ctx.attempt}"
-
-
-def nothing_is_left(launching: Launching) -> None:
-    """Wait until the run has left neither group nor training pods nor what belongs to them."""
-    space = launching.run.space
-    kinds = ("leaderworkersets", "statefulsets")
-    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
-
-
-def starts(log: str) -> list[str]:
-    """Give who says that user code starts."""
-    return sorted(line.partition("] ")[2] for line in log.splitlines() if line.endswith(" starts"))
 
 
 def test_digits_on_four_hosts_of_four_chips(launching: Launching, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kr_kfp.cluster.api import Event
 from kr_kfp.errors import ConflictError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.runtime.group import HeldError, StoppedError
-from kr_kfp.runtime.launcher import IMAGE_GRACE, Launcher, Report
+from kr_kfp.runtime.launcher import START_GRACE, Launcher, Report
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
@@ -167,7 +167,8 @@ def test_restart_budget() -> None:
     report = run(rig)
     assert not report.ok
     assert report.attempt == 1
-    assert report.lines[-2].endswith("was deleted while it ran (restarts left: 0 of max_restarts=1)")
+    assert report.lines[0].endswith("was deleted while it ran (restarts left: 0 of max_restarts=1)")
+    assert "Raise max_restarts" in report.lines[1]
 
 
 def test_killed_runner_is_infrastructure_loss_and_oom_is_not() -> None:
@@ -240,9 +241,10 @@ def test_capacity_timeout_names_the_waiting_host() -> None:
     report = rig.launcher.run()
     assert rig.clock.now() - begun == 300.0
     assert report.lines[0] == (
-        "train failed in attempt 0: not all hosts ran within capacity_timeout=300 s: host 1: the pod is pending"
+        "train failed in attempt 0: not all hosts ran within capacity_timeout=300 s: "
+        "1 of 2 hosts wait: host 1: the pod is pending"
     )
-    assert sum("1 of 2 hosts wait; host 1: the pod is pending" in line for line in rig.said) == 4
+    assert rig.said.count("1 of 2 hosts wait: host 1: the pod is pending") == 4
 
 
 def test_wrong_image_fails_after_its_grace() -> None:
@@ -252,7 +254,7 @@ def test_wrong_image_fails_after_its_grace() -> None:
     rig.clock.after(2, lambda: rig.cluster.wait_host(1, "InvalidImageName", "couldn't parse image"))
     begun = rig.clock.now()
     report = rig.launcher.run()
-    assert rig.clock.now() - begun == pytest.approx(2 + IMAGE_GRACE, abs=1.0)
+    assert rig.clock.now() - begun == pytest.approx(2 + START_GRACE, abs=1.0)
     assert "python:3.12" in report.lines[0]
     rig = Rig(start=False)
     rig.clock.after(1, lambda: rig.cluster.start_host(0))
