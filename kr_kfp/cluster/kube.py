@@ -29,7 +29,7 @@ from kr_kfp.spec.leaderworkerset import LABEL
 from kr_kfp.spec.observe import unix
 from kr_kfp.spec.pod import CONTAINER
 
-__all__ = ["RUN_ID", "KubeCluster", "connect", "log_in"]
+__all__ = ["RUN_ID", "KubeCluster", "connect", "is_at_work", "log_in"]
 
 RUN_ID = "pipeline/runid"
 """Label of every pod of a KFP run (kubeflow/pipelines ``backend/src/apiserver/common/const.go``)."""
@@ -172,7 +172,7 @@ class KubeCluster:
         run = ((self._pod or {}).get("metadata") or {}).get("labels", {}).get(RUN_ID)
         selector = f"{RUN_ID}={run}" if run else RUN_ID
         pods, _ = self._api.list_all(PODS, namespace=self._namespace, labelSelector=selector)
-        return any(_is_at_work(pod, self._api.now()) for pod in pods if pod["metadata"]["uid"] == holder)
+        return any(is_at_work(pod, self._api.now()) for pod in pods if pod["metadata"]["uid"] == holder)
 
     def create_group(self, manifest: Manifest) -> Manifest:
         """Create the LeaderWorkerSet, after a look whether this account could end it too.
@@ -333,7 +333,7 @@ def _holder(group: Manifest) -> str | None:
     return holder
 
 
-def _is_at_work(pod: Manifest, now: float) -> bool:
+def is_at_work(pod: Manifest, now: float) -> bool:
     """Tell whether a launcher's pod may still do something."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):

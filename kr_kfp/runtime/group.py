@@ -286,6 +286,14 @@ class Group:
             self._hurried.add((uid, grace))
             self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
 
+    def wait_leaving(self, deadline: float) -> bool:
+        """Wait until the group and each of its pods is being deleted or gone; False if ``deadline`` passed first."""
+        while not all("deletionTimestamp" in it["metadata"] for it in (self.manifest, *self._there()) if it):
+            if self.next(deadline) is None:
+                return False
+        self.close()
+        return True
+
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""
         if self._watch is None:

@@ -135,7 +135,8 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
     for warning in report.warnings:
         say(f"warning: {warning}")
     # Also after success: a runner that is just being started again misses its SIGTERM and would take the whole grace.
-    launcher.clean_up(grace=HURRY)
+    # Then hosts only hold, and waiting for their end would hold back the next step; local ones are ours to end.
+    launcher.clean_up(grace=HURRY, wait=not report.ok or launcher.cluster.is_local)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)

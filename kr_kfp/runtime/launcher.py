@@ -127,17 +127,23 @@ class Launcher:
                 return self._success()
             return self._failure(verdict)
 
-    def clean_up(self, *, grace: float | None = None) -> None:
-        """Delete the group and wait for its end; a deletion that hangs is told and changes nothing.
+    def clean_up(self, *, grace: float | None = None, wait: bool = True) -> None:
+        """Delete the group; a deletion that hangs is told and changes nothing.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL of the hosts; None is their pods' own.
+            wait: Wait until it is gone. False waits only until the group and all of its pods are being deleted: the
+                cluster ends them then without a launcher, and hosts that only hold have nothing left to do.
         """
         begun = self.clock.now()
         try:
             if not self.group.delete(grace=grace):
                 return
-            gone = self.group.wait_gone(begun + self.step.terminate_grace)
+            end = begun + self.step.terminate_grace
+            if not wait and self.group.wait_leaving(end):
+                self.say(f"deleting group {self.launch.name}")
+                return
+            gone = self.group.wait_gone(end)
         except ClusterError as problem:
             if isinstance(problem, ForbiddenError) and self.group.manifest is None:
                 return  # Nothing was made; what is forbidden has been told.

@@ -128,6 +128,7 @@ class FakeCluster:
         if group is None or group["metadata"]["uid"] != uid:
             return
         group["metadata"]["deletionTimestamp"] = self._stamp()
+        self._tell(Event("group", copy.deepcopy(group)))
         for pod_uid in list(self.pods):
             self._end_pod(pod_uid)
 

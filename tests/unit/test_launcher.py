@@ -448,6 +448,19 @@ def test_signal_during_a_restart() -> None:
     assert rig.cluster.pods == {}
 
 
+def test_leaving_a_group_that_is_being_deleted() -> None:
+    """Without waiting for its end, the launcher leaves as soon as the group and all pods are being deleted."""
+    rig = Rig()
+    rig.all_ok()
+    assert rig.launcher.run().ok
+    before = rig.clock.now()
+    rig.launcher.clean_up(wait=False)
+    assert rig.clock.now() == before
+    assert "deletionTimestamp" in rig.cluster.groups["train-x"]["metadata"]
+    assert ["deletionTimestamp" in pod["metadata"] for pod in rig.cluster.pods.values()] == [True, True]
+    assert rig.said[-1] == "deleting group train-x"
+
+
 def test_group_deleted_by_somebody() -> None:
     """A group that somebody else deletes is a failure that says so."""
     rig = Rig()
