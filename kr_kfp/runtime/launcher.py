@@ -391,11 +391,7 @@ def _shape(step: StepSpec) -> str:
     hosts = f"{step.hosts} host{'s' if step.hosts != 1 else ''}"
     if step.shape is None:
         return f"{hosts} without accelerator"
-    chips = (
-        f"{step.shape.chips_per_host} chips each"
-        if step.shape.kind == "tpu"
-        else f"{step.shape.chips_per_host} GPUs each"
-    )
+    chips = f"{step.shape.chips_per_host} {'chips' if step.shape.kind == 'tpu' else 'GPUs'} each"
     topology = f", topology {step.shape.topology}" if step.shape.topology else ""
     head = ", and a head without accelerator" if step.pathways else ""
     return f"{hosts} of {step.shape.name}, {chips}{topology}{head}"

@@ -31,7 +31,6 @@ OPTIONAL = {
     ("watch", "events"): "why pods are not made will not be told",
     ("get", "configmaps"): "KFP's defaults are taken in its place",
     ("get", "statefulsets"): "",
-    ("get", "workflows"): "",
 }
 """Rights that a step can do without, and what the warning says; nothing where a launcher has no use for it."""
 
