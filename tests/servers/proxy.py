@@ -11,6 +11,7 @@ import random
 import socket
 import struct
 import threading
+import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -57,11 +58,13 @@ class Request:
         number: How many came before it.
         method: HTTP method.
         target: Path and query as they came.
+        at: When it came, by the monotonic clock.
     """
 
     number: int
     method: str
     target: str
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
