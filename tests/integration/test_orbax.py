@@ -26,6 +26,8 @@ from tests.local_kit import with_variable
 from tests.servers.gcs import GcsServer, run_gcs
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.timeout(900)  # KFP's pip step looks through a long list, on every host, before each training
+
 ROWS, EPOCHS = 64, 16
 
 
@@ -113,7 +115,7 @@ def train(
     """Train on two hosts of this machine."""
     step = jax_classifier.options(accelerator=None, hosts=2, checkpoint_root=root, logs="all")
     return kr_kfp.testing.run(
-        step, root=folder, env={"KR_TEST_FOLDER": str(folder), **(env or {})}, train=data, epochs=epochs, timeout=200
+        step, root=folder, env={"KR_TEST_FOLDER": str(folder), **(env or {})}, train=data, epochs=epochs, timeout=600
     )
 
 
@@ -163,7 +165,7 @@ def test_the_last_two_checkpoints_stay(place: Place, data: str, tmp_path: Path) 
 
 
 @kr_kfp.component(install_kfp_package=False, framework="none")
-def fit(epochs: int) -> dict:  # type: ignore[type-arg]
+def fit() -> dict:  # type: ignore[type-arg]
     """Train a Keras model with Keras' own callback for Orbax, and go on after the newest checkpoint."""
     import os
 
@@ -174,7 +176,7 @@ def fit(epochs: int) -> dict:  # type: ignore[type-arg]
 
     import kr_kfp
 
-    place = kr_kfp.context().checkpoint_dir
+    place, epochs = kr_kfp.context().checkpoint_dir, int(os.environ["KR_TEST_EPOCHS"])
     keras.utils.set_random_seed(1)
     network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="head")], name="net")
     network.compile(optimizer=keras.optimizers.Adam(), loss="mse")
@@ -210,7 +212,9 @@ def fit(epochs: int) -> dict:  # type: ignore[type-arg]
 def run_fit(folder: Path, place: Place, epochs: int) -> Any:
     """Run the step in one pod, as far as that can be had here."""
     step = fit.options(checkpoint_root=place.root)
-    return kr_kfp.testing.run(step, root=folder, env={**place.env, "JAX_PLATFORMS": "cpu"}, epochs=epochs).output
+    # Not as an argument: other arguments are another training, with a checkpoint folder of its own.
+    env = {**place.env, "JAX_PLATFORMS": "cpu", "KR_TEST_EPOCHS": str(epochs)}
+    return kr_kfp.testing.run(step, root=folder, env=env).output
 
 
 @pytest.mark.parametrize("place", ["folder", "gcs"], indirect=True)
