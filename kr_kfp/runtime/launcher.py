@@ -22,6 +22,9 @@ __all__ = ["Launcher", "Report"]
 IMAGE_GRACE = 120.0
 """Seconds that a host may wait for a reason which does not heal by itself, such as a wrong image name."""
 
+REFUSED_GRACE = 10.0
+"""The same, in seconds, where the namespace's Pod Security level refuses its pod: asked again, it answers the same."""
+
 _TAIL = 65_536
 """Bytes of the leader's log in which its runner's lines are looked for."""
 
@@ -276,11 +279,12 @@ class Launcher:
         if now >= self._next_notice:
             self._next_notice = now + NOTICE_EVERY
             self.say(f"{len(waiting)} of {len(states)} hosts wait; {waiting[0].who}: {waiting[0].reason}")
-        times += [self._next_notice] + ([self._stuck_since + IMAGE_GRACE] if self._stuck_since else [])
+        graces = (self._stuck_since + grace for grace in (REFUSED_GRACE, IMAGE_GRACE)) if self._stuck_since else ()
+        times += [self._next_notice, *(end for end in graces if end > now)]
         return replace(verdict, check_at=min(times))
 
     def _stuck(self, now: float) -> str:
-        """Say why waiting is in vain, once the reason has lasted for IMAGE_GRACE."""
+        """Say why waiting is in vain, once the reason has lasted for its grace."""
         pods = [pod for uid, pod in self.group.pods.items() if uid not in self.group.gone]
         found = diagnose(pods, self.group.manifest, list(self.group.notices.values()))
         if not any(d.permanent or d.category is Category.IMAGE_PULL for d in found):
@@ -288,10 +292,11 @@ class Launcher:
             return ""
         # A pull that fails goes to and fro between its two reasons; the clock runs on meanwhile.
         self._stuck_since = self._stuck_since or now
-        permanent = [d for d in found if d.permanent]
-        if not permanent or now < self._stuck_since + IMAGE_GRACE:
-            return ""
-        return str(permanent[0])
+        for one in found:
+            grace = REFUSED_GRACE if one.category is Category.POD_SECURITY else IMAGE_GRACE
+            if one.permanent and now >= self._stuck_since + grace:
+                return str(one)
+        return ""
 
     def _wait(self, check_at: float | None) -> None:
         self.group.next(check_at)

@@ -11,9 +11,11 @@ import yaml
 from click.testing import CliRunner
 
 from kr_kfp.cli.main import cli
+from tests.cluster.images import LAUNCHER_IMAGE, TRAIN_IMAGE
 from tests.cluster.kfp_pod import KfpPod
 from tests.cluster.kfp_run import ACCOUNT, KfpRun
 from tests.cluster.kfp_step import Step
+from tests.cluster.processes import wait_for
 from tests.cluster.rest import Json
 from tests.cluster.space import Space
 from tests.servers.s3 import S3Server
@@ -71,6 +73,30 @@ class Launching:
         """Give the training pods by name."""
         pods = self.run.space.items("pods", "leaderworkerset.sigs.k8s.io/name")
         return {pod["metadata"]["name"]: pod for pod in pods}
+
+
+def in_images(step: Any, **changes: Any) -> Any:
+    """Give a step in the images of this cluster, whose pods reach no package index."""
+    given = {
+        "base_image": TRAIN_IMAGE,
+        "launcher_image": LAUNCHER_IMAGE,
+        "packages_to_install": [],
+        "install_kfp_package": False,
+        "install_kr_kfp_package": False,
+    }
+    return step.options(**(given | changes))
+
+
+def devices(number: int) -> dict[str, str]:
+    """Give variables with which JAX shows so many CPU devices on a host, in place of chips that only the node claims."""
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}"}
+
+
+def nothing_is_left(launching: Launching) -> None:
+    """Wait until the run has left neither group nor training pods nor what belongs to them."""
+    space = launching.run.space
+    kinds = ("leaderworkersets", "statefulsets")
+    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
 
 
 def install(space: Space, *words: str) -> Json:

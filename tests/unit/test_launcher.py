@@ -13,7 +13,7 @@ from kr_kfp.cluster.api import Event
 from kr_kfp.errors import ConflictError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.runtime.group import HeldError, StoppedError
-from kr_kfp.runtime.launcher import IMAGE_GRACE, Launcher, Report
+from kr_kfp.runtime.launcher import IMAGE_GRACE, REFUSED_GRACE, Launcher, Report
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
@@ -243,6 +243,27 @@ def test_capacity_timeout_names_the_waiting_host() -> None:
         "train failed in attempt 0: not all hosts ran within capacity_timeout=300 s: host 1: the pod is pending"
     )
     assert sum("1 of 2 hosts wait; host 1: the pod is pending" in line for line in rig.said) == 4
+
+
+def test_refused_pods_fail_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the namespace's Pod Security level refuses is refused for ever: the step ends after seconds, with the fix."""
+    rig = Rig(start=False)
+    said = (
+        'create Pod train-x-0 in StatefulSet train-x failed error: pods "train-x-0" is forbidden: violates PodSecurity '
+        '"restricted:latest": seccompProfile (pod must not set securityContext.seccompProfile.type)'
+    )
+    about = {"name": "train-x", "kind": "StatefulSet"}
+    refused = {"metadata": {"uid": "e"}, "type": "Warning", "reason": "FailedCreate", "message": said}
+    monkeypatch.setattr(rig.cluster, "_make_pods", lambda _: None)
+    rig.clock.after(1, lambda: rig.clock.put(Event("notice", {**refused, "involvedObject": about})))
+    begun = rig.clock.now()
+    report = rig.launcher.run()
+    assert rig.clock.now() - begun == 1 + REFUSED_GRACE
+    assert report.lines[0] == (
+        "train failed in attempt 0: pod train-x-0 cannot be created: it violates the namespace's Pod Security level "
+        f"restricted:latest (FailedCreate: {said}). Write pod_security='restricted' for the step. If it is written "
+        "already, take from the task what the detail names."
+    )
 
 
 def test_wrong_image_fails_after_its_grace() -> None:
