@@ -97,8 +97,8 @@ def _for_level(level: str) -> str:
     """Say what lets a pod pass a level such as ``restricted:latest``."""
     if level.startswith("restricted"):
         return (
-            "Write pod_security='restricted' for the step. If it is written already, take from the task what the detail "
-            "names."
+            "Write pod_security='restricted' for the step. If it is written already, take from the task what the "
+            "detail names."
         )
     return "Take from the task what the detail names, or run it in another namespace."
 
