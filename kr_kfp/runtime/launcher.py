@@ -13,7 +13,7 @@ from kr_kfp.spec.diagnose import Category, Diagnosis, diagnose
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import HostState, Phase, unix
-from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
+from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_others, describe_outcome
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import UPLOADING, Json, Outcome, outcome_from_log
 
@@ -351,8 +351,6 @@ class Launcher:
         self.logs.finish(1.0)
         lines = [f"{self.step.name} failed in attempt {self.group.attempt}: {verdict.reason}"]
         host = verdict.host
-        if host and host.phase is Phase.LOST:
-            lines.append(f"  {_LOST_ADVICE}")
         if host and host.outcome and not host.outcome.ok:
             who = f"host {host.index} (pod {host.pod})"
             lines = describe_outcome(host.outcome, who).splitlines()
@@ -360,13 +358,11 @@ class Launcher:
             error = host.outcome.error
             if error and error.file:
                 lines.append(f"  at {error.file}:{error.line} in {error.function}(): {error.source}")
-        others = [
-            _other(state)
-            for state in states
-            if (host is None or state.index != host.index) and (not state.server or state.phase is not Phase.RUNNING)
-        ]
+        if host and host.phase is Phase.LOST:
+            lines.append(f"  {_LOST_ADVICE}")
+        others = describe_others([state for state in states if host is None or state.index != host.index])
         if others:
-            lines.append("  other hosts: " + "; ".join(others))
+            lines.append(f"  other hosts: {others}")
         return Report(ok=False, attempt=self.group.attempt, outputs={}, lines=tuple(lines))
 
 
@@ -377,14 +373,6 @@ def _why_waiting(states: Sequence[HostState], found: Sequence[Diagnosis]) -> str
     about = [d for d in found if d.host is None or d.host in indexes]
     why = str(about[0]) if about else f"{waiting[0].who}: {waiting[0].reason}"
     return f"{len(waiting)} of {len(states)} hosts wait: {why}"
-
-
-def _other(state: HostState) -> str:
-    outcome: Outcome | None = state.outcome
-    if outcome and state.phase is Phase.ENDED:
-        return f"{state.who} " + ("ended well" if outcome.ok else f"after it: {headline(outcome)}")
-    words = {Phase.RUNNING: "was running and is stopped", Phase.WAITING: f"had not started ({state.reason})"}
-    return f"{state.who} {words.get(state.phase, state.reason)}"
 
 
 def _shape(step: StepSpec) -> str:
