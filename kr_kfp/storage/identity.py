@@ -18,7 +18,7 @@ from pathlib import Path
 from kr_kfp.errors import Problem
 from kr_kfp.storage.settings import STORES_ENV, StoreSettings
 
-__all__ = ["GOOGLE_FIX", "missing", "unreadable_google"]
+__all__ = ["GOOGLE_FIX", "fix", "in_one_pod", "missing", "unreadable_google"]
 
 GOOGLE_FIX = "put a service account's key there, or bind the pod's service account (workload identity)"
 """What to do where Google credentials are of a kind that is not supported, such as ``external_account``."""
@@ -94,11 +94,11 @@ def _aws(settings: StoreSettings, env: Mapping[str, str], where: str) -> list[Pr
         text = f"AWS_PROFILE is {env['AWS_PROFILE']!r}, but profiles in files are not read."
         problems.append(Problem(where, text, _EXPORT))
     elif not _has_identity("s3"):
-        fix = _fix(env, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        remedy = fix(settings.scheme, env)
         file = env.get("AWS_SHARED_CREDENTIALS_FILE") or f"{env.get('HOME', '')}/.aws/credentials"
         if Path(file).is_file():
-            fix = f"{_EXPORT}, since profiles in files ({file}) are not read"
-        problems.append(_nothing("AWS", where, fix))
+            remedy = f"{_EXPORT}, since profiles in files ({file}) are not read"
+        problems.append(_nothing("AWS", where, remedy))
     return problems
 
 
@@ -117,7 +117,7 @@ def _google(env: Mapping[str, str], where: str) -> list[Problem]:
         return [Problem(where, f"the file {file} {source}{wrong}.", GOOGLE_FIX)] if wrong else []
     if _has_identity("gs"):
         return []
-    return [_nothing("Google", where, _fix(env, "GOOGLE_APPLICATION_CREDENTIALS"))]
+    return [_nothing("Google", where, fix("gs", env))]
 
 
 def _has_identity(scheme: str) -> bool:
@@ -128,18 +128,29 @@ def _has_identity(scheme: str) -> bool:
     return True
 
 
-def _nothing(kind: str, where: str, fix: str) -> Problem:
+def _nothing(kind: str, where: str, remedy: str) -> Problem:
     text = f"there are no {kind} credentials: no variable names them and this machine has no identity of its own."
-    return Problem(where, text, fix)
+    return Problem(where, text, remedy)
+
+
+def in_one_pod(env: Mapping[str, str]) -> bool:
+    """Tell whether this is user code of a step of one pod.
+
+    KFP's launcher moves the artifacts of such a step, with credentials that it keeps to itself: user code there has
+    what its pod is given.
+    """
+    return "KFP_POD_NAME" in env and STORES_ENV not in env
+
+
+def fix(scheme: str, env: Mapping[str, str]) -> str:
+    """Say where credentials for a store are to be set."""
+    if scheme == "gs":
+        return _fix(env, "GOOGLE_APPLICATION_CREDENTIALS")
+    return _fix(env, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 def _fix(env: Mapping[str, str], *names: str) -> str:
-    """Say where variables are to be set.
-
-    KFP's launcher moves the artifacts of a step of one pod, with credentials that it keeps to itself: user code there
-    has what its pod is given.
-    """
-    if "KFP_POD_NAME" not in env or STORES_ENV in env:
+    if not in_one_pod(env):
         return f"set {' and '.join(names)}, or name a Secret in KFP's kfp-launcher ConfigMap"
     if names == ("GOOGLE_APPLICATION_CREDENTIALS",):
         return "bind the step's service account to a Google identity (workload identity)"

@@ -143,7 +143,7 @@ def test_orbax_resumes_after_a_host_was_lost(
     """Killed in the middle, the group takes up the last whole checkpoint and ends with the very same weights."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(train, tmp_path / "run", data, root=place.root, env=place.env)
-        for _ in until(120, "the second checkpoint"):
+        for _ in until(500, "the second checkpoint"):
             if running.done() or any(name.endswith(place.whole) for name in place.names()):
                 break
         os.kill(runner_of(tmp_path / "run", 1), signal.SIGKILL)
