@@ -46,7 +46,7 @@ from tests.cluster.space import Space
 from tests.servers.s3 import run_s3
 
 QUICK = "--quick" in sys.argv[1:]
-ROUNDS = 2 if QUICK else 7
+ROUNDS = 2 if QUICK else 5
 HOSTS, BUSY = 4, 4.0
 QUIET_HOSTS, QUIET = 2, 60.0 if QUICK else 600.0
 SETTLE, MARGIN = 10.0, 45.0
@@ -75,7 +75,7 @@ class Quiet:
         lab = self.lab
         accounts = {name: lab.account(name) for name in WAYS[1:]}
         self.pod, self.meters["kr_kfp"] = lab.kr_kfp_pod()
-        wait_for("the launcher's group", lambda: bool(lab.launching.groups()))
+        wait_for("the launcher's group", lambda: bool(lab.launching.groups()), seconds=240)
         lab.keep_manifest(lab.launching.run.space.items("leaderworkersets")[0])
         live: list[int] = []
         self.meters["kubectl"] = Meter(lambda: live).start()
@@ -85,7 +85,7 @@ class Quiet:
         child = self._predecessor = lab.predecessor(accounts["predecessor"])
         self.meters["predecessor"] = Meter(lambda: [child.pid]).start()
         hosts = len(WAYS) * lab.hosts
-        wait_for("all quiet hosts", lambda: sum(map(is_running, lab.launching.hosts().values())) == hosts, seconds=120)
+        wait_for("all quiet hosts", lambda: sum(map(is_running, lab.launching.hosts().values())) == hosts, seconds=240)
         self.begin = time.time() + SETTLE
 
     def finish(self) -> dict[str, list[Request]]:
@@ -178,9 +178,15 @@ def measure(lab: Lab) -> dict[str, list[Round]]:
     rounds: dict[str, list[Round]] = {name: [] for name, _ in turns}
     for number in range(ROUNDS):
         for name, way in turns:
+            begun = time.monotonic()
             rounds[name].append(way())
-        last = " ".join(f"{name}={made[-1].completion_s:.2f}" for name, made in rounds.items())
-        print(f"round {number + 1}/{ROUNDS}, end to exit: {last}", flush=True)
+            one = rounds[name][-1]
+            took = time.monotonic() - begun
+            print(
+                f"round {number + 1}/{ROUNDS}, {name}: start {one.start_s:.2f} s, end to delete {one.noticed_s:.2f} s, "
+                f"end to exit {one.completion_s:.2f} s, {one.starts} starts; {took:.0f} s in all",
+                flush=True,
+            )
     return rounds
 
 

@@ -226,7 +226,9 @@ def seen(lab: Lab, way: Callable[[], Meter]) -> Round:
     space = lab.launching.run.space
     with space.watch("leaderworkersets") as groups, space.watch("pods") as pods:
         meter = way()
-        wait_for("all of the group gone", lambda: not lab.launching.hosts() and not lab.launching.groups())
+        wait_for(
+            "all of the group gone", lambda: not lab.launching.hosts() and not lab.launching.groups(), seconds=LIMIT
+        )
         time.sleep(0.2)  # the watches' last lines
         if not lab.manifest:
             lab.keep_manifest(groups.changes[0].object)

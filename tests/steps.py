@@ -121,6 +121,7 @@ def sees_all(mark: str, seconds: float = 0.0) -> dict:  # type: ignore[type-arg]
         "processes": jax.process_count(),
         "hosts": ctx.hosts,
         "host": ctx.host,
+        "slices": ctx.slices,
         "platform": jax.devices()[0].platform,
         "coordinator": os.environ.get("JAX_COORDINATOR_ADDRESS", ""),
         "keras": os.environ.get("KERAS_BACKEND", ""),

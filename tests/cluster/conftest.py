@@ -14,6 +14,7 @@ from tests.cluster.cluster import Cluster, using
 from tests.cluster.evidence import keep
 from tests.cluster.kfp_run import KfpRun, install_workflows
 from tests.cluster.launch import Launching
+from tests.cluster.pools import Pools
 from tests.cluster.rest import Rest
 from tests.cluster.space import Space
 from tests.cluster.spare import Spare
@@ -123,3 +124,13 @@ def launching(space: Space, workflows: None, s3: S3Server) -> Launching:
 def kfp_run(space: Space, workflows: None) -> KfpRun:
     """Give a new KFP run in the test's namespace."""
     return KfpRun.create(space)
+
+
+@pytest.fixture
+def pools(admin: Rest) -> Iterator[Pools]:
+    """Give a way to put nodes into other node pools; they are what they were afterwards."""
+    changed = Pools(rest=admin)
+    try:
+        yield changed
+    finally:
+        changed.restore()

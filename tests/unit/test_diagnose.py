@@ -511,6 +511,23 @@ def test_pods_that_are_refused(message: str, category: str, permanent: bool, sum
     assert found.detail == f"FailedCreate: {FORBIDDEN}{message}"
 
 
+@pytest.mark.parametrize(
+    ("level", "resolution"),
+    [
+        (
+            "restricted:latest",
+            "Write pod_security='restricted' for the step. If it is written already, take from the task what the detail "
+            "names.",
+        ),
+        ("baseline:v1.30", "Take from the task what the detail names, or run it in another namespace."),
+    ],
+)
+def test_what_lets_a_pod_pass(level: str, resolution: str) -> None:
+    """A level that kr_kfp has a setting for is answered by it."""
+    found = only(events=[event("FailedCreate", f'{FORBIDDEN}violates PodSecurity "{level}": hostPath')], group=GROUP)
+    assert found.resolution == resolution
+
+
 @pytest.mark.parametrize("verb", ["create", "Create"])
 def test_a_refused_worker_is_told_by_its_index(verb: str) -> None:
     """The host of a pod that was never made follows from its name; its StatefulSet has the name of the leader's pod."""

@@ -271,6 +271,27 @@ def test_capacity_timeout_names_the_waiting_host() -> None:
     assert rig.said.count("1 of 2 hosts wait: host 1: the pod is pending") == 4
 
 
+def test_refused_pods_fail_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the namespace's Pod Security level refuses is refused for ever: the step ends after seconds, with the fix."""
+    rig = Rig(start=False)
+    said = (
+        'create Pod train-x-0 in StatefulSet train-x failed error: pods "train-x-0" is forbidden: violates PodSecurity '
+        '"restricted:latest": seccompProfile (pod must not set securityContext.seccompProfile.type)'
+    )
+    about = {"name": "train-x", "kind": "StatefulSet"}
+    refused = {"metadata": {"uid": "e"}, "type": "Warning", "reason": "FailedCreate", "message": said}
+    monkeypatch.setattr(rig.cluster, "_make_pods", lambda _: None)
+    rig.clock.after(1, lambda: rig.clock.put(Event("notice", {**refused, "involvedObject": about})))
+    begun = rig.clock.now()
+    report = rig.launcher.run()
+    assert rig.clock.now() - begun == 1 + REFUSED_GRACE
+    assert report.lines[0] == (
+        "train failed in attempt 0: pod train-x-0 cannot be created: it violates the namespace's Pod Security level "
+        f"restricted:latest (FailedCreate: {said}). Write pod_security='restricted' for the step. If it is written "
+        "already, take from the task what the detail names."
+    )
+
+
 def test_wrong_image_fails_after_its_grace() -> None:
     """A reason that does not heal fails long before the capacity timeout; one that does, does not."""
     rig = Rig(start=False)

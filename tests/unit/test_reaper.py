@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kr_kfp.runtime.__main__ import main
 from kr_kfp.spec.reaper import reaper
 from kr_kfp.spec.rights import is_ours
+from kr_kfp.wire import ExitCode
 
 
 def test_every_namespace_gets_its_own() -> None:
@@ -47,3 +51,11 @@ def test_the_job_runs_the_verb_for_its_namespace() -> None:
     assert template["spec"]["serviceAccountName"] == "kr-kfp-reaper"
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
     assert template["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+
+
+def test_outside_of_a_pod_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The verb works with a pod's account only; elsewhere it ends with the exit code for wrong surroundings."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main(["reap", "ada"]) == ExitCode.SETUP
+    assert "KUBERNETES_SERVICE_HOST is not" in capsys.readouterr().out
+    assert main(["reap"]) == ExitCode.USAGE
