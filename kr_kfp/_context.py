@@ -85,7 +85,8 @@ def context() -> Context:
         process=int(env.get("LOCAL_RANK", "0")),
         processes=int(env.get("LOCAL_WORLD_SIZE", "1")),
         slice=int(env.get("MEGASCALE_SLICE_ID", "0")),
-        slices=int(env.get("MEGASCALE_NUM_SLICES", "1")),
+        # The head of Pathways drives all slices and is in none of them.
+        slices=int(env.get("KR_KFP_SLICES") or env.get("MEGASCALE_NUM_SLICES", "1")),
         checkpoint_dir=env.get("KR_KFP_CHECKPOINT_DIR", ""),
     )
 

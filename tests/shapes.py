@@ -18,7 +18,7 @@ from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.step import Pathways, StepSpec
 
-__all__ = ["LAUNCH", "PATHWAYS", "ROWS", "Case", "Row", "cases", "manifests", "name_of", "representatives"]
+__all__ = ["LAUNCH", "PATHWAYS", "ROWS", "Case", "Row", "cases", "manifests", "name_of", "representatives", "step_of"]
 
 Json = dict[str, Any]
 
@@ -96,6 +96,13 @@ def name_of(row: Row) -> str:
     return f"{row.label}:{row.topology or row.per_host}{machine}"
 
 
+def step_of(**given: Any) -> StepSpec:
+    """Declare a step."""
+    step, problems = declare(given, name="train", image="python:3.12")
+    assert step is not None, problems
+    return step
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One row in one layout.
@@ -121,9 +128,7 @@ class Case:
 
     def step(self) -> StepSpec:
         """Declare the step."""
-        step, problems = declare(self.given, name="train", image="python:3.12")
-        assert step is not None, problems
-        return step
+        return step_of(**self.given)
 
     def manifest(self) -> Json:
         """Build the LeaderWorkerSet; a pod has none."""

@@ -49,8 +49,9 @@ def _show(step: StepPlan, out: Console, manifest: bool) -> None:
     out.print(f"step {step.name}", style="bold")
     for words in step.words:
         out.print(f"  {words}")
+    whose = "workers' node selector" if step.step and step.step.backend == "pathways" else "node selector"
     for key, text in step.selectors.items():
-        out.print(f"  node selector {key}={text}")
+        out.print(f"  {whose} {key}={text}")
     if manifest:
         text = yaml.dump(_plain(step.manifest), sort_keys=False, allow_unicode=True, width=100)
         out.print("  ---")

@@ -93,6 +93,16 @@ def scheduling(message: str, selector: Mapping[str, object]) -> tuple[tuple[str,
     return tuple(causes), next(iter(causes.values()), "Look at the nodes: kubectl describe nodes.")
 
 
+def _for_level(level: str) -> str:
+    """Say what lets a pod pass a level such as ``restricted:latest``."""
+    if level.startswith("restricted"):
+        return (
+            "Write pod_security='restricted' for the step. If it is written already, take from the task what the "
+            "detail names."
+        )
+    return "Take from the task what the detail names, or run it in another namespace."
+
+
 def refusal(message: str) -> Rule | None:
     """Read why the API server refuses to make a pod: the texts of its admission plugins."""
     account = re.search(r'service ?account "?([^\s":/]+)"?(?: was)? not found', message)
@@ -122,7 +132,7 @@ def refusal(message: str) -> Rule | None:
         return Rule(
             Category.POD_SECURITY,
             f"pod {{pod}} cannot be created: it violates the namespace's Pod Security level {literal(level[1])}",
-            "Set pod_security= and the security context to what the detail names, or use another namespace.",
+            _for_level(level[1]),
             permanent=True,
         )
     return None

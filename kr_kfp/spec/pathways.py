@@ -141,6 +141,7 @@ def user_environment(step: StepSpec, patience: float) -> list[tuple[str, str]]:
         ("IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS", "true"),
         ("PATHWAYS_PROXY_CONNECTION_TIMEOUT_SECS", str(int(patience))),
         (PATHWAYS_ENV, server_image(needed(step))),
+        ("KR_KFP_SLICES", str(step.slices)),
         ("KR_KFP_PATHWAYS_JAX", jax_of(needed(step))),
         ("KR_KFP_PATHWAYS_ELASTIC", str(needed(step).elastic_slices)),
         ("KR_KFP_PATHWAYS_COLOCATED", needed(step).colocated_python or ""),

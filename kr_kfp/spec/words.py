@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kr_kfp.spec.pathways import instance_type, jax_of, needed, server_image
+from kr_kfp.spec.placement import shape_tolerations
 from kr_kfp.spec.pod import SHM
+from kr_kfp.spec.security import USER
 from kr_kfp.spec.step import RUN_TIME_SCRATCH, StepSpec
 
 __all__ = ["words"]
@@ -45,7 +47,7 @@ def _accelerator(step: StepSpec) -> str:
     if shape.kind == "gpu":
         return f"accelerator {shape.name}: {hosts} of {_count(shape.chips_per_host, 'GPU')}{machine}{arm}"
     slices = f"{step.slices} slices of " if step.slices > 1 else ""
-    chips = _count(shape.chips * step.slices, "chip")
+    chips = _count(shape.chips * step.slices, "chip") + (" in all" if step.slices > 1 else "")
     per_host = _count(shape.chips_per_host, "chip")
     return f"accelerator {shape.name}: {slices}{shape.family} {shape.topology}, {chips}, {hosts} of {per_host}{machine}"
 
@@ -58,12 +60,24 @@ def _hosts(step: StepSpec) -> Iterator[str]:
         f"the task's pod launches one LeaderWorkerSet of {_count(step.pods, 'pod')}; the function runs on every host, "
         f"{counts}; host 0's outputs count"
     )
+    yield from _peers(step)
     if step.slices > 1:
         last = step.hosts_per_slice - 1
         yield (
             f"hosts 0 to {last} are slice 0, and so on: process ids follow the slices; MEGASCALE_* tells libtpu of "
             f"{step.slices} slices"
         )
+
+
+def _peers(step: StepSpec) -> Iterator[str]:
+    """Say how the processes of all hosts find one another."""
+    if step.framework in ("auto", "jax") and step.processes_per_host == 1:
+        if step.shape and step.shape.kind == "tpu":
+            yield "JAX finds the other hosts by itself, from what LeaderWorkerSet sets on hosts with TPUs"
+        else:
+            yield "JAX is given its coordinator (host 0), the number of processes and that of its own"
+    if step.framework == "torch" or (step.framework == "auto" and step.processes_per_host > 1):
+        yield "PyTorch finds MASTER_ADDR (host 0), RANK, WORLD_SIZE, LOCAL_RANK and their like in every process"
 
 
 def _pathways(step: StepSpec) -> Iterator[str]:
@@ -91,7 +105,10 @@ def _pathways(step: StepSpec) -> Iterator[str]:
         yield f"up to {_count(settings.elastic_slices, 'slice')} may be missing while the function goes on"
     if settings.colocated_python:
         yield f"beside each server runs colocated Python, {settings.colocated_python}"
-    yield "set on the task: resources, env and volumes go to the head, node selector and affinity to the workers"
+    yield (
+        "set on the task: resources, env and volumes go to the head, node selector and affinity to the workers, "
+        "tolerations to both"
+    )
     yield "on this machine one process with all devices stands for head and workers"
 
 
@@ -108,6 +125,9 @@ def _placement(step: StepSpec) -> Iterator[str]:
     if shape and shape.select_machine:
         what = "label and topology" if shape.kind == "tpu" else "the label"
         yield f"nodes are selected by their machine too, since other machines have {what} as well"
+    if shape:
+        taints = " and ".join(toleration["key"] for toleration in shape_tolerations(shape))
+        yield f"nodes with taints of {taints} are tolerated"
     if step.pathways is not None:
         chosen = _pairs(step.pathways.head_selector)
         yield f"the head goes to nodes with {chosen}" if chosen else "the head goes to any node that it fits on"
@@ -122,7 +142,7 @@ def _pairs(given: Mapping[str, str]) -> str:
 
 def _rights(step: StepSpec) -> Iterator[str]:
     if step.pod_security == "restricted":
-        yield "every pod passes Kubernetes' restricted profile"
+        yield f"every pod passes Kubernetes' restricted profile, as user {USER} where the task names none"
     account = f"service account {step.service_account}" if step.service_account else "the launcher's service account"
     token = "with" if step.api_token else "without"
     yield f"pods run as {account}, {token} a token for the API server"

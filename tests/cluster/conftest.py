@@ -13,9 +13,12 @@ from tests.cluster import requirements
 from tests.cluster.cluster import Cluster, using
 from tests.cluster.evidence import keep
 from tests.cluster.kfp_run import KfpRun, install_workflows
+from tests.cluster.launch import Launching
+from tests.cluster.pools import Pools
 from tests.cluster.rest import Rest
 from tests.cluster.space import Space
 from tests.cluster.spare import Spare
+from tests.servers.s3 import S3Server, run_s3
 
 FAILED = pytest.StashKey[bool]()
 
@@ -104,7 +107,30 @@ def workflows(admin: Rest) -> None:
     install_workflows(admin)
 
 
+@pytest.fixture(scope="session")
+def s3(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run an S3 server that pods reach."""
+    with run_s3(tmp_path_factory.mktemp("s3"), host=cluster.places.machine) as server:
+        yield server
+
+
+@pytest.fixture
+def launching(space: Space, workflows: None, s3: S3Server) -> Launching:
+    """Give a run whose account has the rights of a launcher."""
+    return Launching.create(space, s3)
+
+
 @pytest.fixture
 def kfp_run(space: Space, workflows: None) -> KfpRun:
     """Give a new KFP run in the test's namespace."""
     return KfpRun.create(space)
+
+
+@pytest.fixture
+def pools(admin: Rest) -> Iterator[Pools]:
+    """Give a way to put nodes into other node pools; they are what they were afterwards."""
+    changed = Pools(rest=admin)
+    try:
+        yield changed
+    finally:
+        changed.restore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -123,6 +124,28 @@ def env_of(pod: Json) -> dict[str, str]:
     """Give the variables with plain values of the main container."""
     main = next(c for c in pod["spec"]["containers"] if c["name"] == "main")
     return {entry["name"]: entry["value"] for entry in main.get("env", []) if "value" in entry}
+
+
+def hosts_of(changes: Iterable[Seen]) -> dict[str, Json]:
+    """Give the last state of each pod of a group that was ever bound to a node, by name; of several of one name the last."""
+    found: dict[str, Json] = {}
+    for seen in changes:
+        labels = seen.object["metadata"].get("labels", {})
+        if f"{LWS}/name" in labels and seen.object["spec"].get("nodeName"):
+            found[seen.object["metadata"]["uid"]] = seen.object
+    return {pod["metadata"]["name"]: pod for pod in found.values()}
+
+
+def environment(pod: Json, container: str = "main") -> dict[str, str]:
+    """Give a container's variables as its kubelet makes them: labels of the pod and earlier variables put in."""
+    found: dict[str, str] = {}
+    chosen = next(c for c in pod["spec"]["containers"] if c["name"] == container)
+    for entry in chosen.get("env", []):
+        path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
+        value = pod["metadata"]["labels"][label[1]] if label else entry.get("value", "")
+        found[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found.get(name[1], name[0]), value)
+    return found
 
 
 def uids(pods: Iterable[Json]) -> dict[str, str]:

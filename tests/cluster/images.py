@@ -35,6 +35,12 @@ TRAIN_IMAGE = "kr-kfp.test/train:1"
 KFP_IMAGE = "kr-kfp.test/kfp:1"
 """The programs that stand in for Argo's and KFP's own (go/kfp)."""
 
+PATHWAYS_IMAGES = "kr-kfp.test/pathways"
+"""Where the stand-ins for Pathways' images are: ``server`` and ``proxy_server`` (tests/standins/pathways)."""
+
+PATHWAYS_VERSION = "stand-in-jax_0.10.2"
+"""Their tag; the JAX in it is that of the training image (images/train.lock)."""
+
 _DEBIAN = "bookworm"
 _PACKAGES = ("ca-certificates", "passwd", "python3", "python3-pip", "python3-venv")
 
@@ -65,6 +71,15 @@ CMD ["python3"]
 """
 
 
+_PATHWAYS_DOCKERFILE = """\
+FROM {base}
+COPY server.py /server.py
+ENTRYPOINT ["python3", "/server.py", "{name}"]
+"""
+
+_PATHWAYS_SERVER = REPOSITORY / "tests" / "standins" / "pathways" / "server.py"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """An image that can be built."""
@@ -88,7 +103,14 @@ def all_images() -> tuple[Image, ...]:
     )
     sources = digest_of(python.digest, REPOSITORY / "Dockerfile", REPOSITORY / ".dockerignore", *_sources())
     own = [Image(name=name, digest=digest_of(name, sources)) for name in (LAUNCHER_IMAGE, TRAIN_IMAGE)]
-    return (pause, shape, python, *own)
+    servers = [
+        Image(
+            name=f"{PATHWAYS_IMAGES}/{name}:{PATHWAYS_VERSION}",
+            digest=digest_of(name, python.digest, _PATHWAYS_SERVER, _PATHWAYS_DOCKERFILE),
+        )
+        for name in ("server", "proxy_server")
+    ]
+    return (pause, shape, python, *own, *servers)
 
 
 def _sources() -> Iterator[str | Path]:
@@ -120,7 +142,11 @@ def build(wanted: Iterable[Image], programs: Programs) -> None:
                 case name:
                     base = next(other for other in all_images() if other.name == PYTHON_IMAGE)
                     build([base], programs)
-                    _build_own(image, base, target=name.rpartition("/")[2].partition(":")[0])
+                    last = name.rpartition("/")[2].partition(":")[0]
+                    if name.startswith(PATHWAYS_IMAGES):
+                        _build_server(image, base, last)
+                    else:
+                        _build_own(image, base, target=last)
             print(f"built image {image.name} in {time.monotonic() - start:.0f} s", flush=True)
 
 
@@ -137,6 +163,14 @@ def _build_python(image: Image) -> None:
         lean = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
         _run(["mmdebstrap", "--quiet", "--variant=minbase", packages, *lean, _DEBIAN, f"{context}/root.tar"])
         buildah.build(image, Path(context), dockerfile=_PYTHON_DOCKERFILE)
+
+
+def _build_server(image: Image, base: Image, name: str) -> None:
+    with tempfile.TemporaryDirectory() as context, _buildah() as buildah:
+        shutil.copy(_PATHWAYS_SERVER, context)
+        buildah.ensure(base)
+        dockerfile = _PATHWAYS_DOCKERFILE.format(base=base.name, name=name)
+        buildah.build(image, Path(context), dockerfile=dockerfile)
 
 
 def _build_own(image: Image, base: Image, *, target: str) -> None:

@@ -83,6 +83,7 @@ class KfpPod:
         annotations: The same.
         fields: Further fields of the pod's spec that were set on the task, such as imagePullSecrets.
         main: Further fields of the container ``main``.
+        folders: EmptyDirs that were set on the task (kfp.kubernetes.empty_dir_mount), by name, and where they are.
         path: Where the task is in the pipeline: loops and nested pipelines, such as
             ``("for-loop-1(0)", "iteration-item(0)")``.
     """
@@ -96,6 +97,7 @@ class KfpPod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     fields: Json = field(default_factory=dict)
     main: Json = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
     path: Sequence[str] = ()
     attempt: int = 0
     """KFP's retry of the task: the number in ``executor(n)``."""
@@ -283,7 +285,7 @@ class KfpPod:
                     {"name": "wait", "image": KFP_IMAGE, "command": ["/kfp-shape", "wait"], "volumeMounts": shared},
                     self._main(name),
                 ],
-                "volumes": [{"name": volume, "emptyDir": {}} for volume in _SCRATCH],
+                "volumes": [{"name": volume, "emptyDir": {}} for volume in (*_SCRATCH, *self.folders)],
                 **self.fields,
             },
         }
@@ -305,7 +307,9 @@ class KfpPod:
                 "capabilities": {"drop": ["ALL"]},
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in _SCRATCH.items()],
+            "volumeMounts": [
+                {"name": volume, "mountPath": path} for volume, path in {**_SCRATCH, **self.folders}.items()
+            ],
             **self.main,
         }
 

@@ -26,6 +26,7 @@ _GROUPS = {
     "serviceaccounts": "api/v1",
     "resourcequotas": "api/v1",
     "limitranges": "api/v1",
+    "persistentvolumes": "api/v1",
     "persistentvolumeclaims": "api/v1",
     "namespaces": "api/v1",
     "nodes": "api/v1",

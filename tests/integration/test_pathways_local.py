@@ -46,6 +46,7 @@ def test_the_function_runs_once(tmp_path: Path, local_root: Path) -> None:
         "processes": 1,
         "hosts": 1,
         "host": 0,
+        "slices": 2,
         "platform": "cpu",
         "coordinator": "",
         "keras": "jax",

@@ -511,10 +511,28 @@ def test_pods_that_are_refused(message: str, category: str, permanent: bool, sum
     assert found.detail == f"FailedCreate: {FORBIDDEN}{message}"
 
 
-def test_a_refused_worker_is_told_by_its_index() -> None:
-    """The host of a pod that was never made follows from its name."""
-    message = "create Pod train-abc-0-2 in StatefulSet train-abc-0 failed error: exceeded quota: q, requested: cpu=1"
-    found = only(pod(0), pod(1), events=[event("FailedCreate", message)], group=GROUP)
+@pytest.mark.parametrize(
+    ("level", "resolution"),
+    [
+        (
+            "restricted:latest",
+            "Write pod_security='restricted' for the step. If it is written already, take from the task what the detail "
+            "names.",
+        ),
+        ("baseline:v1.30", "Take from the task what the detail names, or run it in another namespace."),
+    ],
+)
+def test_what_lets_a_pod_pass(level: str, resolution: str) -> None:
+    """A level that kr_kfp has a setting for is answered by it."""
+    found = only(events=[event("FailedCreate", f'{FORBIDDEN}violates PodSecurity "{level}": hostPath')], group=GROUP)
+    assert found.resolution == resolution
+
+
+@pytest.mark.parametrize("verb", ["create", "Create"])
+def test_a_refused_worker_is_told_by_its_index(verb: str) -> None:
+    """The host of a pod that was never made follows from its name; its StatefulSet has the name of the leader's pod."""
+    message = f"{verb} Pod train-abc-0-2 in StatefulSet train-abc-0 failed error: exceeded quota: q, requested: cpu=1"
+    found = only(pod(0), pod(1), events=[event("FailedCreate", message, "train-abc-0")], group=GROUP)
     assert (found.pod, found.host) == ("train-abc-0-2", 2)
 
 

@@ -78,13 +78,16 @@ def test_words(steps: tuple[StepPlan, ...]) -> None:
             "backend pod: auto: v5litepod-4 (v5e, topology 2x2: 4 chips on 1 host), 1 host in all",
             "accelerator v5litepod-4: v5e 2x2, 4 chips, 1 host of 4 chips (ct5lp-hightpu-4t)",
             "the function runs once, in the task's own pod, and sees 4 devices",
+            "nodes with taints of google.com/tpu are tolerated",
         ),
         (
             "backend lws: auto: v5litepod-16 (v5e, topology 4x4: 16 chips on 4 hosts), 4 hosts in all",
             "accelerator v5litepod-16: v5e 4x4, 16 chips, 4 hosts of 4 chips (ct5lp-hightpu-4t)",
             "the task's pod launches one LeaderWorkerSet of 4 pods; the function runs on every host, "
             "JAX counts 16 devices; host 0's outputs count",
+            "JAX finds the other hosts by itself, from what LeaderWorkerSet sets on hosts with TPUs",
             "all hosts of a slice get one node pool for themselves (exclusive topology)",
+            "nodes with taints of google.com/tpu are tolerated",
             "pods run as the launcher's service account, without a token for the API server",
             "at most 1 restart of the whole group after a lost host",
         ),
@@ -93,8 +96,10 @@ def test_words(steps: tuple[StepPlan, ...]) -> None:
             "accelerator h100x8: 2 hosts of 8 GPUs (a3-highgpu-8g)",
             "the task's pod launches one LeaderWorkerSet of 2 pods; the function runs on every host, "
             "JAX counts 16 devices; host 0's outputs count",
+            "JAX is given its coordinator (host 0), the number of processes and that of its own",
             "hosts may lie on any nodes that fit: no exclusive topology",
             "nodes are selected by their machine too, since other machines have the label as well",
+            "nodes with taints of nvidia.com/gpu are tolerated",
             "/dev/shm is memory of the pod, up to the pod's memory limit, in place of the container runtime's 64 MB",
             "pods run as the launcher's service account, without a token for the API server",
             "at most 3 restarts of the whole group after a lost host",

@@ -15,6 +15,8 @@ SETTINGS = Pathways(scratch="gs://bucket/tmp", version="20260423-jax_0.10.0", im
 LAUNCHES = "the task's pod launches one LeaderWorkerSet of"
 ACCOUNT = "pods run as the launcher's service account, without a token for the API server"
 POOL = "all hosts of a slice get one node pool for themselves (exclusive topology)"
+BY_ITSELF = "JAX finds the other hosts by itself, from what LeaderWorkerSet sets on hosts with TPUs"
+TAINT = "nodes with taints of google.com/tpu are tolerated"
 PATHWAYS: dict[str, Any] = {"accelerator": "v5p-32", "backend": "pathways", "pathways": SETTINGS}
 
 
@@ -42,16 +44,19 @@ def said(**given: Any) -> list[str]:
                 "accelerator v6e:2x4@ct6e-standard-8t: v6e 2x4, 8 chips, 1 host of 8 chips (ct6e-standard-8t)",
                 "the function runs once, in the task's own pod, and sees 8 devices",
                 "nodes are selected by their machine too, since other machines have label and topology as well",
+                TAINT,
             ],
         ),
         (
             {"accelerator": "v5p-16", "slices": 2, "spot": True},
             [
                 "backend lws: auto: v5p-16 (v5p, topology 2x2x2: 8 chips on 2 hosts), 4 hosts in all",
-                "accelerator v5p-16: 2 slices of v5p 2x2x2, 16 chips, 4 hosts of 4 chips (ct5p-hightpu-4t)",
+                "accelerator v5p-16: 2 slices of v5p 2x2x2, 16 chips in all, 4 hosts of 4 chips (ct5p-hightpu-4t)",
                 f"{LAUNCHES} 4 pods; the function runs on every host, JAX counts 16 devices; host 0's outputs count",
+                BY_ITSELF,
                 "hosts 0 to 1 are slice 0, and so on: process ids follow the slices; MEGASCALE_* tells libtpu of 2 slices",
                 POOL,
+                TAINT,
                 "the hosts run on spot capacity: selected by GKE's label, its taint tolerated",
                 ACCOUNT,
                 "at most 10 restarts of the whole group after a lost host",
@@ -72,9 +77,11 @@ def said(**given: Any) -> list[str]:
                 "backend lws: auto: gb200x4 (4 GPUs on each host), 2 hosts in all",
                 "accelerator gb200x4: 2 hosts of 4 GPUs (a4x-highgpu-4g), Arm: the image must be built for linux/arm64",
                 f"{LAUNCHES} 2 pods; the function runs on every host, in 4 processes each; host 0's outputs count",
+                "PyTorch finds MASTER_ADDR (host 0), RANK, WORLD_SIZE, LOCAL_RANK and their like in every process",
                 "hosts may lie on any nodes that fit: no exclusive topology",
+                "nodes with taints of nvidia.com/gpu and kubernetes.io/arch are tolerated",
                 "/dev/shm is memory of the pod, at most 64Gi, in place of the container runtime's 64 MB",
-                "every pod passes Kubernetes' restricted profile",
+                "every pod passes Kubernetes' restricted profile, as user 1000 where the task names none",
                 "pods run as service account trainer, with a token for the API server",
                 "at most 3 restarts of the whole group after a lost host",
             ],
@@ -91,9 +98,11 @@ def said(**given: Any) -> list[str]:
                 "servers registry.test/pathways/server:20260423-jax_0.10.0, for JAX 0.10.0, which is compared with the "
                 "step's own before a server is asked",
                 "scratch folder of the servers: gs://bucket/tmp",
-                "set on the task: resources, env and volumes go to the head, node selector and affinity to the workers",
+                "set on the task: resources, env and volumes go to the head, node selector and affinity to the workers, "
+                "tolerations to both",
                 "on this machine one process with all devices stands for head and workers",
                 POOL,
+                TAINT,
                 "the head goes to any node that it fits on",
                 ACCOUNT,
                 "at most 3 restarts of the whole group after a lost host or server",
@@ -128,6 +137,14 @@ def test_words(given: dict[str, Any], expected: list[str]) -> None:
 def test_words_about_pathways(change: dict[str, Any], sentence: str) -> None:
     """Each setting of Pathways that changes something is told."""
     assert sentence in said(**{**PATHWAYS, "pathways": replace(SETTINGS, **change)})
+
+
+def test_words_about_peers() -> None:
+    """How hosts find one another is told for the framework that is, or may be, in use; for none nothing is."""
+    given = "JAX is given its coordinator (host 0), the number of processes and that of its own"
+    plain = "PyTorch finds MASTER_ADDR (host 0), RANK, WORLD_SIZE, LOCAL_RANK and their like in every process"
+    found = {name: set(said(hosts=2, framework=name)) & {given, plain} for name in ("auto", "jax", "torch", "none")}
+    assert found == {"auto": {given}, "jax": {given}, "torch": {plain}, "none": set()}
 
 
 def test_words_about_slices_of_pathways() -> None:
