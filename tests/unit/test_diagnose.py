@@ -470,7 +470,7 @@ def test_a_gated_pod_waits_for_its_queue() -> None:
     assert only(unscheduled("Scheduling is blocked", "SchedulingGated")).category == Category.GATED
 
 
-FORBIDDEN = 'create Pod train-abc-0 in StatefulSet train-abc failed error: pods "train-abc-0" is forbidden: '
+FORBIDDEN = 'Create Pod train-abc-0 in StatefulSet train-abc failed error: pods "train-abc-0" is forbidden: '
 
 
 @pytest.mark.parametrize(
@@ -526,6 +526,12 @@ def test_what_lets_a_pod_pass(level: str, resolution: str) -> None:
     """A level that kr_kfp has a setting for is answered by it."""
     found = only(events=[event("FailedCreate", f'{FORBIDDEN}violates PodSecurity "{level}": hostPath')], group=GROUP)
     assert found.resolution == resolution
+
+
+def test_a_refused_pod_on_an_older_server() -> None:
+    """The StatefulSet controller's sentence is read whether it begins with a capital or not."""
+    found = only(events=[event("FailedCreate", FORBIDDEN.replace("Create", "create", 1) + "no")], group=GROUP)
+    assert (found.pod, found.host) == ("train-abc-0", 0)
 
 
 def test_a_refused_worker_is_told_by_its_index() -> None:
