@@ -110,7 +110,7 @@ def test_broken_servers_restart_the_group(launching: Launching, pools: Pools) ->
     """A worker's server that ends, and a proxy whose end user code felt, are infrastructure losses: attempt 2 ends well."""
     pools.slices("pool-a", "pool-b")
     pod = driving(launching, ["worker", "proxy"], max_restarts=2).start()
-    ended = pod.wait(seconds=300)
+    ended = pod.wait(seconds=250)
     log = pod.log()
     assert ended.code == 0, log
     assert pod.outputs()["parameterValues"]["Output"]["attempt"] == 2
