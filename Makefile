@@ -13,10 +13,10 @@ TIERS := $(BIN)/python -m pytest tests/unit tests/property tests/golden && \
 	$(BIN)/python -m tests.cluster test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster cluster-up cluster-down lint format golden bench lock dist clean
+.PHONY: help setup demo test test-cluster cluster-up cluster-down lint format golden bench bench-cluster lock dist clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed ## Set up .venv from requirements.lock, and kr_kfp in it as an editable install
 
@@ -51,6 +51,9 @@ golden: .venv/.installed ## Write the committed compiled files anew; look at `gi
 
 bench: .venv/.installed ## Measure compile and import time, the local cluster and transfers
 	@for bench in $(BENCHES); do echo "$$bench"; $(BIN)/python $$bench || exit 1; done
+
+bench-cluster: .venv/.installed ## Compare the launcher with kubectl and the predecessor on a real cluster: root, ~15 min
+	$(BIN)/python bench/cluster.py
 
 dist: .venv/.installed ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --outdir dist .

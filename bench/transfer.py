@@ -1,16 +1,19 @@
 """kr_kfp.storage against obstore used directly with the same concurrency, and against copies one after the other.
 
-Moved are one file of 2 GB and 5,000 files of 20 KB, up to and down from an S3 server on this machine, in turn with the
-other. A ratio is the other's time over ours: above 1 we are faster. The closing line has the least of the four ratios
-against obstore, with its A/A, and the geometric mean of the four against sequential copies: on this machine, with no
-way to the store and its processors shared with it, one stream is as fast as many for a single file. Aim: 0.9 of obstore
-used directly, and ahead of sequential copies.
+Moved are one file of 2 GB and 5,000 files of 20 KB, up to and down from an S3 server on this machine. A round is ours,
+obstore, ours again, and one after the other, every second round backwards; a ratio is the other's time over ours in the
+same round, then the median: above 1 we are faster. The closing line has the geometric means over the four cases. Each
+case also has the ratio of processor time, without the server's, which a busy machine changes less. Aim: 0.9 of obstore
+used directly, and ahead of sequential copies. On this machine, with no way to the store and its processors shared with
+it, one stream is as fast as many for a single file.
 
-``--quick`` moves 256 MB and 1,000 files, in three rounds.
+Files lie in memory (/dev/shm) where 14 GB of it are free, else on the disk; which it was is printed. ``--quick`` moves
+256 MB and 1,000 files in three rounds, ``--scale 0.1`` a tenth of either.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
@@ -20,13 +23,14 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import obstore
 from obstore.store import S3Store
-from pairs import Pairs, measure
+from pairs import Pairs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the servers are the tests' own
 
@@ -36,11 +40,6 @@ from kr_kfp.storage.put import put
 from tests.servers.places import s3_place
 from tests.servers.s3 import run_s3
 
-QUICK = "--quick" in sys.argv[1:]
-ROUNDS, SEQUENTIAL_ROUNDS = (3, 2) if QUICK else (5, 3)
-SHAPES = {"1 x 256 MB": (1, 256 * 10**6), "1,000 x 20 KB": (1000, 20_000)}
-if not QUICK:
-    SHAPES = {"1 x 2 GB": (1, 2 * 10**9), "5,000 x 20 KB": (5000, 20_000)}
 LIMITS = Limits()
 
 
@@ -119,6 +118,75 @@ class Sequential(Direct):
                         file.write(piece)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one transfer took.
+
+    Args:
+        wall: Seconds from its begin to its end.
+        cpu: Seconds of processor time of this process, all threads; the server's are not in it.
+    """
+
+    wall: float
+    cpu: float
+
+
+Once = Callable[[], Spent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One shape, one way.
+
+    Args:
+        direct: Against obstore used directly.
+        sequential: Against copies one after the other.
+        cpu: Obstore's processor time over ours, the median of the rounds.
+    """
+
+    direct: Pairs
+    sequential: Pairs
+    cpu: float
+
+
+def timed(move: Callable[[], None]) -> Spent:
+    """Time one transfer."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    move()
+    return Spent(wall=time.perf_counter() - wall, cpu=time.process_time() - cpu)
+
+
+def case(name: str, ours: Once, direct: Once, sequential: Once, rounds: int) -> Case:
+    """Measure all three in turn; each runs once before, uncounted."""
+    ways = (ours, direct, ours, sequential)
+    for once in ways[1:]:
+        once()
+    found: list[list[Spent]] = []
+    for number in range(rounds):
+        turn = ways if number % 2 == 0 else ways[::-1]
+        took = [once() for once in turn]
+        found.append(took if number % 2 == 0 else took[::-1])
+        shown = zip(("ours", "obstore", "ours", "sequential"), found[-1], strict=True)
+        said = " ".join(f"{who}={spent.wall:.3f}" for who, spent in shown)
+        print(f"{name}: round {number + 1}/{rounds}: {said}", flush=True)
+    mean = [(first.wall + again.wall) / 2 for first, _, again, _ in found]
+    same = [again.wall / first.wall for first, _, again, _ in found]
+    low, _, high = statistics.quantiles(same, n=4)
+    pairs = [
+        Pairs(
+            ratio=statistics.median(took[at].wall / own for took, own in zip(found, mean, strict=True)),
+            aa=statistics.median(same),
+            spread=(high - low) / 2,
+            a=statistics.median(mean),
+            b=statistics.median(took[at].wall for took in found),
+            rounds=rounds,
+        )
+        for at in (1, 3)
+    ]
+    cpu = statistics.median(2 * other.cpu / (first.cpu + again.cpu) for first, other, again, _ in found)
+    return Case(direct=pairs[0], sequential=pairs[1], cpu=cpu)
+
+
 class Bench:
     """All ways to move the same files, each to a fresh place.
 
@@ -135,17 +203,12 @@ class Bench:
         self.bucket = direct
         self.number = 0
 
-    def measure(self, source: Path) -> dict[str, tuple[Pairs, Pairs]]:
-        """Measure up and down: against obstore, and against copies one after the other."""
+    def measure(self, source: Path, rounds: int) -> dict[str, Case]:
+        """Measure up and down."""
         self.sequential.put(source, "down")
         ups = (self.up(self.ours_up, source), self.up(self.direct.put, source), self.up(self.sequential.put, source))
         downs = (self.down(self.ours_down), self.down(self.direct.fetch), self.down(self.sequential.fetch))
-        found = {}
-        for way, (ours, direct, sequential) in {"up": ups, "down": downs}.items():
-            print(f"{source.name} {way}: ours (a) against obstore (b)")
-            pairs = measure(ours, direct, rounds=ROUNDS)
-            print(f"{source.name} {way}: ours (a) against one after the other (b)")
-            found[way] = pairs, measure(ours, sequential, rounds=SEQUENTIAL_ROUNDS, warm=False)
+        found = {way: case(f"{source.name} {way}", *ways, rounds) for way, ways in {"up": ups, "down": downs}.items()}
         self.clear("down")
         return found
 
@@ -157,29 +220,25 @@ class Bench:
         """Bring a folder down."""
         fetch(f"{self.uri}/{prefix}", str(target), stores=self.stores, limits=LIMITS)
 
-    def up(self, way: Callable[[Path, str], None], source: Path) -> Callable[[], float]:
+    def up(self, way: Callable[[Path, str], None], source: Path) -> Once:
         """Time a way up; what came there is removed afterwards."""
 
-        def once() -> float:
+        def once() -> Spent:
             self.number += 1
-            begun = time.perf_counter()
-            way(source, f"up{self.number}")
-            seconds = time.perf_counter() - begun
+            spent = timed(partial(way, source, f"up{self.number}"))
             self.clear(f"up{self.number}")
-            return seconds
+            return spent
 
         return once
 
-    def down(self, way: Callable[[str, Path], None]) -> Callable[[], float]:
+    def down(self, way: Callable[[str, Path], None]) -> Once:
         """Time a way down; what came here is removed afterwards."""
 
-        def once() -> float:
+        def once() -> Spent:
             target = self.folder / "target"
-            begun = time.perf_counter()
-            way("down", target)
-            seconds = time.perf_counter() - begun
+            spent = timed(partial(way, "down", target))
             shutil.rmtree(target)
-            return seconds
+            return spent
 
         return once
 
@@ -206,26 +265,72 @@ def bench_on(folder: Path) -> Iterator[Bench]:
             yield Bench(folder, place.uri, place.stores, store)
 
 
+def free_memory() -> int:
+    """Give the bytes of memory that can be had without taking them from others (proc(5), MemAvailable)."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def place() -> Path | None:
+    """Choose where files lie: a disk that writes back when it likes would be measured instead of what is meant."""
+    shared = Path("/dev/shm")  # noqa: S108 # Linux's own
+    if shared.is_dir() and min(shutil.disk_usage(shared).free, free_memory()) >= 14 * 10**9:
+        print(f"files lie in memory ({shared})")
+        return shared
+    print(f"files lie on the disk ({tempfile.gettempdir()}): less than 14 GB of memory are free")
+    return None
+
+
+def arguments() -> tuple[dict[str, tuple[int, int]], int]:
+    """Read the command line: number and size of files by name, and rounds."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="256 MB and 1,000 files, three rounds")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="so much of either (1)")
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each case (4)")
+    given = parser.parse_args()
+    large, many = (256 * 10**6, 1000) if given.quick else (2 * 10**9, 5000)
+    large, many = max(1, int(large * given.scale)), max(1, int(many * given.scale))
+    shapes = {f"1 x {large / 10**6:,.0f} MB": (1, large), f"{many:,} x 20 KB": (many, 20_000)}
+    return shapes, given.rounds or (3 if given.quick else 4)
+
+
+def fill(folder: Path, count: int, size: int) -> None:
+    """Write files, random in their last part at least."""
+    folder.mkdir()
+    for number in range(count):
+        with (folder / f"{number:05d}").open("wb") as file:
+            for _ in range(size // MIB):
+                file.write(bytes(MIB))
+            file.write(os.urandom(size % MIB))
+
+
 def main() -> None:
     """Measure and print."""
-    # Memory where there is enough: a disk that writes back when it likes would be measured instead.
-    shared = Path("/dev/shm")  # noqa: S108 # Linux's own
-    roomy = shared.is_dir() and shutil.disk_usage(shared).free > 16 * 10**9
-    found: list[tuple[Pairs, Pairs]] = []
-    with tempfile.TemporaryDirectory(dir=shared if roomy else None) as name, bench_on(Path(name)) as bench:
-        for shape, (count, size) in SHAPES.items():
+    shapes, rounds = arguments()
+    cases: list[Case] = []
+    with tempfile.TemporaryDirectory(dir=place()) as name, bench_on(Path(name)) as bench:
+        for shape, (count, size) in shapes.items():
             source = Path(name, shape)
-            source.mkdir()
-            for number in range(count):
-                (source / f"{number:05d}").write_bytes(os.urandom(size % 2**24) + bytes(size - size % 2**24))
-            for way, (direct, sequential) in bench.measure(source).items():
-                found.append((direct, sequential))
-                rate = count * size / 10**6 / direct.a
-                print(f"{shape} {way}: {direct.line(sequential=f'{sequential.ratio:.3f}', mb_per_s=f'{rate:.0f}')}")
+            fill(source, count, size)
+            for way, found in bench.measure(source, rounds).items():
+                cases.append(found)
+                rate = count * size / 10**6 / found.direct.a
+                more = {
+                    "sequential": f"{found.sequential.ratio:.3f}",
+                    "cpu": f"{found.cpu:.3f}",
+                    "mb_per_s": f"{rate:.0f}",
+                }
+                print(f"{shape} {way}: {found.direct.line(**more)}", flush=True)
             shutil.rmtree(source)
-    worst = min((direct for direct, _ in found), key=lambda pairs: pairs.ratio)
-    sequential_ratio = statistics.geometric_mean(sequential.ratio for _, sequential in found)
-    print(f"ratio={worst.ratio:.3f} sequential_ratio={sequential_ratio:.3f} aa={worst.aa:.3f}")
+    ratio, sequential, same = (
+        statistics.geometric_mean(values)
+        for values in (
+            [found.direct.ratio for found in cases],
+            [found.sequential.ratio for found in cases],
+            [found.direct.aa for found in cases],
+        )
+    )
+    print(f"ratio={ratio:.3f} sequential_ratio={sequential:.3f} aa={same:.3f}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Pure and standard library only. ExecutorInput is the JSON that KFP's driver puts
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import posixpath
 import re
@@ -26,6 +27,7 @@ __all__ = [
     "checkpoint_dir",
     "host_input",
     "output_uris",
+    "pod_folder",
     "restore_python",
     "split_command",
     "take_scratch",
@@ -189,6 +191,25 @@ def checkpoint_dir(executor_input: Json, checkpoint_root: str | None, identity: 
     if local and output_file:
         return posixpath.join(posixpath.dirname(output_file), CHECKPOINT_FOLDER)
     return ""
+
+
+def pod_folder(name: str, executor_input: Json, *, pod_name: str) -> str:
+    """Give the folder under ``checkpoint_root`` of a step of one pod: equal over retries, another one for another run.
+
+    Nothing tells such a pod its run or task. But the URIs of its outputs are of this task and iteration alone, and the
+    pod's name begins with the Workflow's, which is the run's (seen on KFP 2.17). Without outputs, iterations of a loop
+    are told apart by their arguments.
+
+    Args:
+        name: The step's name.
+        executor_input: KFP's ExecutorInput.
+        pod_name: ``KFP_POD_NAME``, such as ``digits-fzm5n-system-container-impl-1``; empty on this machine.
+    """
+    places = sorted(posixpath.dirname(uri.rstrip("/")) for uri in output_uris(executor_input).values() if uri)
+    own = posixpath.dirname((executor_input.get("outputs") or {}).get("outputFile", ""))
+    place = places[0] if places else pod_name.partition("-system-container-")[0] or own
+    arguments = json.dumps(executor_input.get("inputs") or {}, sort_keys=True)
+    return f"{name}-{hashlib.sha256(f'{place}?{arguments}'.encode()).hexdigest()[:10]}"
 
 
 def host_input(executor_input: Json, *, folder: str, attempt: int) -> Json:

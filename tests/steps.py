@@ -64,7 +64,8 @@ def fault(
     if collective:
         found = gather()
         assert found == list(range(ctx.hosts)), found
-    if ctx.host == on and ctx.attempt == 0:
+    fails = mode in ("raise", "kill", "segfault", "exit", "memory", "lose-host") and ctx.attempt == 0
+    if fails and ctx.host == on:
         time.sleep(seconds)
         if mode == "raise":
             raise ValueError("boom on purpose")
@@ -81,13 +82,11 @@ def fault(
                 time.sleep(0.01)
         if mode == "lose-host":
             os.kill(int(os.environ["KR_KFP_RUNNER_PID"]), 9)
-    if mode in ("raise", "kill", "segfault", "exit", "memory", "lose-host") and ctx.attempt == 0:
+    if fails:
         if collective:
             gather()
         time.sleep(600)
-    if mode == "late" and ctx.host == on:
-        time.sleep(seconds)
-    if mode == "sleep":
+    if mode == "sleep" or (mode == "late" and ctx.host == on):
         time.sleep(seconds)
     if ctx.is_leader:
         Path(model.path).write_text(f"weights of attempt {ctx.attempt}")
@@ -275,6 +274,9 @@ def launching(
     launch = Launch(process, Path(log.name), folder, folder.parent / "termination")
     try:
         yield launch
+    except BaseException:
+        print(launch.text()[-8000:])  # pytest shows it: what a test found wrong is told there
+        raise
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -170,9 +170,9 @@ def component(func: Any = None, **options: Any) -> Any:
         func: The function, or an existing lightweight component.
         **options: Keywords of ``dsl.component``, and those of the table in :mod:`kr_kfp.spec.options`:
             ``accelerator``, ``hosts``, ``slices``, ``backend``, ``framework``, ``processes_per_host``, ``env``,
-            ``timeout``, ``capacity_timeout``, ``finish_grace``, ``terminate_grace``, ``max_restarts``, ``retry_on``,
-            ``spot``, ``shm``, ``pod_security``, ``service_account``, ``api_token``, ``logs``, ``cluster``,
-            ``launcher_image``, ``launcher_resources``, ``checkpoint_root``, ``stream_inputs``, ``labels``,
+            ``timeout``, ``capacity_timeout``, ``start_grace``, ``finish_grace``, ``terminate_grace``, ``max_restarts``,
+            ``retry_on``, ``spot``, ``shm``, ``pod_security``, ``service_account``, ``api_token``, ``logs``,
+            ``cluster``, ``launcher_image``, ``launcher_resources``, ``checkpoint_root``, ``stream_inputs``, ``labels``,
             ``annotations``, ``passthrough``, ``pathways``, ``install_kr_kfp_package``, ``kr_kfp_package_path``.
             Durations are ``"90m"``, ``"1h30m"`` or seconds. ``base_image`` is ``python:3.12`` if not given.
 

@@ -20,6 +20,8 @@ from kr_kfp.cluster.kube_admin import uninstall as uninstall_objects
 from kr_kfp.cluster.kube_http import Api
 from kr_kfp.errors import SetupError
 from kr_kfp.spec.changes import Change
+from kr_kfp.spec.reaper import SCHEDULE
+from kr_kfp.spec.reaper import reaper as build_reaper
 from kr_kfp.spec.release import RELEASE, labelled
 from kr_kfp.spec.rights import EDITOR, NAMESPACE, RUNNER, Account, rights
 from kr_kfp.wire import ExitCode
@@ -35,6 +37,8 @@ _STYLES = {"created": "green", "changed": "yellow", "deleted": "yellow", "kept":
 @click.option("--profile", "profiles", multiple=True, help="Namespace of a profile of multi-user Kubeflow; repeatable.")
 @click.option("--nodes", is_flag=True, help="Also the right to read nodes, by which a lost node is known sooner.")
 @click.option("--leases", is_flag=True, help="Also the rights for launchers outside of KFP pods.")
+@click.option("--reaper", metavar="IMAGE", help="Also a CronJob that deletes left-over groups; launcher's image.")
+@click.option("--reaper-schedule", metavar="CRON", help=f"When it runs; {SCHEDULE!r} by default.")
 @click.option("--lws", metavar="FILE|URL|none", help="LeaderWorkerSet's release file, used if the cluster has none.")
 @click.option("--dry-run", is_flag=True, help="Let the server check everything, and change nothing.")
 @click.option("--diff", is_flag=True, help="Show what would change, and change nothing.")
@@ -46,6 +50,8 @@ def install(  # noqa: PLR0917 - click hands options over by name
     profiles: tuple[str, ...],
     nodes: bool,
     leases: bool,
+    reaper: str | None,
+    reaper_schedule: str | None,
     lws: str | None,
     dry_run: bool,
     diff: bool,
@@ -57,6 +63,9 @@ def install(  # noqa: PLR0917 - click hands options over by name
     A second run changes nothing. What somebody else made is never changed.
     """
     accounts = _accounts(namespace, service_account, profiles)
+    if reaper_schedule and not reaper:
+        msg = "--reaper-schedule says when the reaper runs: give --reaper IMAGE too"
+        raise click.UsageError(msg)
     api = admin(cluster)
     release, notes = _release(api, lws)
     notes += [
@@ -65,6 +74,8 @@ def install(  # noqa: PLR0917 - click hands options over by name
         if not has_account(api, a.namespace, a.name)
     ]
     manifests = [*release, *rights(accounts, leases=leases, nodes=nodes)]
+    if reaper:
+        manifests += build_reaper([a.namespace for a in accounts], image=reaper, schedule=reaper_schedule or SCHEDULE)
     changes = install_objects(api, manifests, dry_run=dry_run or diff)
     _emit(changes, notes, as_json, diff=diff, would=dry_run or diff)
 

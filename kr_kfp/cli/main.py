@@ -15,6 +15,7 @@ from kr_kfp.cli.accelerators import accelerators
 from kr_kfp.cli.compile import compile_command
 from kr_kfp.cli.doctor import doctor
 from kr_kfp.cli.install import install, uninstall
+from kr_kfp.cli.reap import reap
 from kr_kfp.cli.render import render
 from kr_kfp.cli.run import run
 from kr_kfp.errors import ClusterError, KrKfpError, StepFailedError
@@ -36,6 +37,7 @@ cli.add_command(accelerators)
 cli.add_command(compile_command)
 cli.add_command(doctor)
 cli.add_command(install)
+cli.add_command(reap)
 cli.add_command(render)
 cli.add_command(run)
 cli.add_command(uninstall)

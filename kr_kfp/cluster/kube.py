@@ -29,7 +29,7 @@ from kr_kfp.spec.leaderworkerset import LABEL
 from kr_kfp.spec.observe import unix
 from kr_kfp.spec.pod import CONTAINER
 
-__all__ = ["RUN_ID", "KubeCluster", "connect", "log_in"]
+__all__ = ["RUN_ID", "KubeCluster", "connect", "is_at_work", "log_in"]
 
 RUN_ID = "pipeline/runid"
 """Label of every pod of a KFP run (kubeflow/pipelines ``backend/src/apiserver/common/const.go``)."""
@@ -172,7 +172,7 @@ class KubeCluster:
         run = ((self._pod or {}).get("metadata") or {}).get("labels", {}).get(RUN_ID)
         selector = f"{RUN_ID}={run}" if run else RUN_ID
         pods, _ = self._api.list_all(PODS, namespace=self._namespace, labelSelector=selector)
-        return any(_is_at_work(pod, self._api.now()) for pod in pods if pod["metadata"]["uid"] == holder)
+        return any(is_at_work(pod, self._api.now()) for pod in pods if pod["metadata"]["uid"] == holder)
 
     def create_group(self, manifest: Manifest) -> Manifest:
         """Create the LeaderWorkerSet, after a look whether this account could end it too.
@@ -185,8 +185,7 @@ class KubeCluster:
         check_served(self._api)
         check_rights(self._api, self._namespace)
         try:
-            if self._lease is not None:
-                self._lease.hold()
+            self._hold_lease(manifest)
             made: Manifest = self._api.create(GROUPS, manifest, namespace=self._namespace, fieldValidation="Strict")
         except NotFoundError as problem:
             msg = f"{problem}. Does namespace {self._namespace} exist?"
@@ -194,19 +193,29 @@ class KubeCluster:
         self._own_lease(made)
         return made
 
+    def _hold_lease(self, group: Manifest) -> None:
+        """See that this launcher's Lease is there before a group names it."""
+        if self._lease is not None and _holder(group) == self._lease.holder:
+            self._lease.hold()
+
     def _own_lease(self, group: Manifest) -> None:
         """Let this launcher's Lease go with the group that it holds."""
-        holder = (group["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION)
-        if self._lease is not None and holder == self._lease.holder:
-            self._lease.hold()
+        if self._lease is not None and _holder(group) == self._lease.holder:
             self._lease.belong_to(group)
 
     def read_group(self, name: str) -> Manifest | None:
-        """Read a LeaderWorkerSet; None if there is none."""
+        """Read a LeaderWorkerSet; None if there is none.
+
+        Raises:
+            ForbiddenError: If a right is missing: names all that are.
+        """
         try:
             found: Manifest = self._api.get(GROUPS, name, namespace=self._namespace)
         except NotFoundError:
             return None
+        except ForbiddenError:
+            check_rights(self._api, self._namespace)
+            raise
         return found
 
     def patch_group(self, name: str, *, patch: Manifest, resource_version: str) -> Manifest:
@@ -216,6 +225,7 @@ class KubeCluster:
             ConflictError: If somebody changed it first; a lost answer that is asked for again looks like that, too.
             NotFoundError: If it is gone.
         """
+        self._hold_lease(patch)
         metadata = {**(patch.get("metadata") or {}), "resourceVersion": resource_version}
         patched: Manifest = self._api.patch(GROUPS, name, {**patch, "metadata": metadata}, namespace=self._namespace)
         self._own_lease(patched)
@@ -317,7 +327,13 @@ class KubeCluster:
             self._lease.close()
 
 
-def _is_at_work(pod: Manifest, now: float) -> bool:
+def _holder(group: Manifest) -> str | None:
+    """Give the holder that a group, or a patch of one, names."""
+    holder: str | None = ((group.get("metadata") or {}).get("annotations") or {}).get(HOLDER_ANNOTATION)
+    return holder
+
+
+def is_at_work(pod: Manifest, now: float) -> bool:
     """Tell whether a launcher's pod may still do something."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):

@@ -57,10 +57,11 @@ KINDS: Mapping[str, _Kind] = {
     "Secret": _Kind(Resource("/api/v1", "secrets")),
     "Service": _Kind(Resource("/api/v1", "services")),
     "Deployment": _Kind(Resource("/apis/apps/v1", "deployments")),
+    "CronJob": _Kind(Resource("/apis/batch/v1", "cronjobs")),
     "MutatingWebhookConfiguration": _Kind(Resource(_HOOKS, "mutatingwebhookconfigurations"), namespaced=False),
     "ValidatingWebhookConfiguration": _Kind(Resource(_HOOKS, "validatingwebhookconfigurations"), namespaced=False),
 }
-"""Kinds of objects that an installation consists of (kubernetes-sigs/lws v0.9.0, ``config/default``)."""
+"""Kinds of objects that an installation consists of (kubernetes-sigs/lws v0.9.0, ``config/default``; the reaper)."""
 
 _SELECTOR = f"{MANAGED_BY_LABEL}={MANAGER}"
 
@@ -239,8 +240,9 @@ def uninstall(api: Api, namespaces: Iterable[str] = (), *, dry_run: bool) -> tup
 
 
 def _made_in(api: Api, namespaces: Iterable[str]) -> list[Manifest]:
-    """List the rights of accounts in these namespaces, to read nodes too."""
-    found = [m for n in namespaces for kind in ("Role", "RoleBinding") for m in _list(api, kind, n) if is_ours(m)]
+    """List the rights of accounts in these namespaces, to read nodes too, and the reaper."""
+    kinds = ("CronJob", "ServiceAccount", "Role", "RoleBinding")
+    found = [m for n in namespaces for kind in kinds for m in _list(api, kind, n) if is_ours(m)]
     try:
         bindings = [m for m in _list(api, "ClusterRoleBinding") if is_ours(m)]
     except ForbiddenError as problem:

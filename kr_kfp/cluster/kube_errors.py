@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kr_kfp.errors import ClusterError, ConflictError, ForbiddenError, NotFoundError, UnavailableError
+from kr_kfp.spec.messages import refusal
 from kr_kfp.spec.rights import granted
 
 __all__ = ["HINTS", "RETRYABLE", "BusyError", "Target", "error_from", "is_expired"]
@@ -108,7 +109,8 @@ def _forbidden(message: str, target: Target, text: str) -> str:
     """Name verb, resource, namespace, account and fix, if a right is missing; else quota or an admission refused."""
     denied = _DENIED.search(message)
     if denied is None:
-        return text
+        refused = refusal(message)
+        return f"{text}. {refused.resolution}" if refused else text
     where = f"in namespace {target.namespace}" if target.namespace else "in the cluster (a ClusterRole grants it)"
     fix = HINTS[0] if target.resource in granted() else HINTS[1]
     return f"{denied['user']} may not {target.verb} {target.resource} {where}{fix}"

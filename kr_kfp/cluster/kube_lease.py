@@ -56,13 +56,22 @@ class Lease:
         return f"{PREFIX}{self.name}"
 
     def hold(self) -> None:
-        """Create the Lease unless it is there and is being renewed.
+        """Create the Lease, or free it of the group that it belonged to, and keep renewing it.
 
         Raises:
-            ClusterError: If it cannot be created.
+            ClusterError: If that fails.
         """
-        if self._thread is not None and self._thread.is_alive():
-            return
+        try:
+            # That group may be going just now, and would take the Lease with it.
+            self._patch({"metadata": {"ownerReferences": None}, "spec": {"renewTime": self._stamp()}})
+        except NotFoundError:
+            self._create()
+        self._owner = ""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+            self._thread.start()
+
+    def _create(self) -> None:
         spec = {
             "holderIdentity": f"{socket.gethostname()}:{os.getpid()}",
             "leaseDurationSeconds": int(EXPIRES),
@@ -75,13 +84,7 @@ class Lease:
             "metadata": {"name": self.name},
             "spec": spec,
         }
-        try:
-            self._renew()  # It is there if only its thread had ended.
-        except NotFoundError:
-            self._owner = ""
-            self._api.create(LEASES, manifest, namespace=self._namespace)
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
+        self._api.create(LEASES, manifest, namespace=self._namespace)
 
     def belong_to(self, group: Manifest) -> None:
         """Let it be deleted with the group."""
@@ -94,7 +97,7 @@ class Lease:
             "name": metadata["name"],
             "uid": metadata["uid"],
         }
-        self._api.patch(LEASES, self.name, {"metadata": {"ownerReferences": [owner]}}, namespace=self._namespace)
+        self._patch({"metadata": {"ownerReferences": [owner]}})
         self._owner = metadata["uid"]
 
     def close(self) -> None:
@@ -116,7 +119,10 @@ class Lease:
                     self._api.warn(f"{problem}; after {EXPIRES:g} s without, another launcher takes the group over")
 
     def _renew(self) -> None:
-        self._api.patch(LEASES, self.name, {"spec": {"renewTime": self._stamp()}}, namespace=self._namespace)
+        self._patch({"spec": {"renewTime": self._stamp()}})
+
+    def _patch(self, patch: dict[str, Any]) -> None:
+        self._api.patch(LEASES, self.name, patch, namespace=self._namespace)
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._api.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

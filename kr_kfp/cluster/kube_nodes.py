@@ -77,9 +77,9 @@ class Nodes:
         doubted = doubted_since(pod)
         if doubted is None:
             return None
-        # The node's own condition may have turned later than the pod's.
+        # The node may be deleted meanwhile, which decides it; its own condition may have turned later than the pod's.
         left = doubted + self._lost_after - self._now()
-        return left if left > 0 else self._lost_after / 4
+        return min(left, self._lost_after / 4) if left > 0 else self._lost_after / 4
 
     def _silent_since(self, name: str, now: float) -> float | None:
         """Give since when the node is silent: None if it is not, 0 if it does not exist."""

@@ -174,7 +174,7 @@ class Group:
     def states(self) -> tuple[HostState, ...]:
         """Tell what every host of the current attempt is doing."""
         lost = {
-            uid: f"the node of pod {pod['metadata']['name']} is gone"
+            uid: f"node {pod['spec']['nodeName']} of pod {pod['metadata']['name']} is gone"
             for uid, pod in self.pods.items()
             if uid not in self.gone and self.cluster.node_is_lost(pod)
         }
@@ -198,12 +198,10 @@ class Group:
             NotFoundError: If the group was deleted meanwhile.
         """
         attempt = self.attempt + 1
-        self._change(lambda _: stop_patch())
+        # Before the group's controllers delete them, with the whole grace. No other leader comes meanwhile: this one
+        # stays, being deleted, until its workers are gone.
         self.hurry(HURRY)
-        for pod in self._there():
-            # All workers go with their leader; alone they would come back, as part of the old attempt.
-            if pod_index(pod) == 0:
-                self._delete_pod(pod, HURRY)
+        self._change(lambda _: stop_patch())
         self._wait_for_no_pod()
         self._grace = None
         note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
@@ -238,11 +236,14 @@ class Group:
                 continue
             return
 
-    def delete(self, *, grace: float | None = None) -> None:
+    def delete(self, *, grace: float | None = None) -> bool:
         """Ask for the deletion of the group, if there is one.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL of its hosts; None is their pods' own.
+
+        Returns:
+            Whether there is anything to wait for.
         """
         self.stopping = True
         manifest = self.manifest or self.cluster.read_group(self.name)
@@ -250,27 +251,33 @@ class Group:
             self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
             if grace is not None:
                 self.hurry(grace)
+        return manifest is not None or bool(self._there())
 
     def _there(self) -> list[Manifest]:
         return [pod for uid, pod in self.pods.items() if uid not in self.gone]
 
     def hurry(self, grace: float) -> None:
-        """Shorten the grace of pods that are going, or will: nothing they could still do would count.
+        """Give the pods of a group that is being taken away a shorter grace: nothing they could still do would count.
+
+        It has to be said with the first deletion of each: a kubelet that is ending a pod already goes by the grace that
+        it began with (measured, Kubernetes 1.36 with containerd 2.2). The leader comes first and in the foreground:
+        the workers' StatefulSet goes with it at once, before a worker has gone, which would come back otherwise.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL.
         """
         self._grace = grace
-        for pod in self._there():
+        for pod in sorted(self._there(), key=pod_index):
             self._hurry(pod, grace)
 
     def _hurry(self, pod: Manifest, grace: float) -> None:
-        """Shorten the grace of a pod that is going already; on a node that is lost it is not waited for at all.
-
-        One that is not going yet is left alone: while its StatefulSet stands, another would come in its place.
-        """
-        if pod["metadata"].get("deletionTimestamp"):
-            self._delete_pod(pod, 0.0 if self.cluster.node_is_lost(pod) else grace)
+        """Delete a pod; on a node that is lost it is not waited for at all."""
+        if not self.cluster.node_is_lost(pod):
+            self._delete_pod(pod, grace)
+        elif pod_index(pod) == 0 or pod["metadata"].get("deletionTimestamp"):
+            # No kubelet is asked here, so it is gone at once: a worker therefore only when its StatefulSet is being
+            # deleted, which asks for this pod's deletion; before that, another one would come in its place.
+            self._delete_pod(pod, 0.0)
 
     def _delete_pod(self, pod: Manifest, grace: float) -> None:
         """Delete a pod, once with each grace."""
@@ -278,6 +285,14 @@ class Group:
         if (uid, grace) not in self._hurried:
             self._hurried.add((uid, grace))
             self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
+
+    def wait_leaving(self, deadline: float) -> bool:
+        """Wait until the group and each of its pods is being deleted or gone; False if ``deadline`` passed first."""
+        while not all("deletionTimestamp" in it["metadata"] for it in (self.manifest, *self._there()) if it):
+            if self.next(deadline) is None:
+                return False
+        self.close()
+        return True
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""

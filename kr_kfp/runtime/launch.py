@@ -15,7 +15,7 @@ from types import FrameType
 
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
-from kr_kfp.errors import ClusterError, DeclarationError, KrKfpError, SetupError
+from kr_kfp.errors import ClusterError, DeclarationError, ForbiddenError, KrKfpError, SetupError
 from kr_kfp.executor_input import artifact_uris, checkpoint_dir, split_command, take_scratch, take_task_config
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
@@ -129,11 +129,14 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
     except StoppedError as stop:
         return _stopped(launcher, step, stop.number)
     except ClusterError as problem:
-        launcher.clean_up()
-        return _end(ExitCode.FAILED, [f"{step.name}: the cluster failed a request: {problem}"])
+        launcher.clean_up(grace=HURRY)
+        said = "" if isinstance(problem, ForbiddenError) else "the cluster failed a request: "
+        return _end(ExitCode.FAILED, [f"{step.name}: {said}{problem}"])
     for warning in report.warnings:
         say(f"warning: {warning}")
-    launcher.clean_up(grace=None if report.ok else HURRY)
+    # Also after success: a runner that is just being started again misses its SIGTERM and would take the whole grace.
+    # Then hosts only hold, and waiting for their end would hold back the next step; local ones are ours to end.
+    launcher.clean_up(grace=HURRY, wait=not report.ok or launcher.cluster.is_local)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kr_kfp.cluster.api import Clock, Cluster
-from kr_kfp.errors import ClusterError, UnavailableError
+from kr_kfp.errors import ClusterError, ForbiddenError, UnavailableError
 from kr_kfp.runtime.group import HURRY, Group
 from kr_kfp.runtime.logs import LogPump
-from kr_kfp.spec.diagnose import Category, diagnose
+from kr_kfp.spec.diagnose import Category, Diagnosis, diagnose
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import HostState, Phase, unix
-from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_outcome, headline
+from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_others, describe_outcome
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import UPLOADING, Json, Outcome, outcome_from_log
 
 __all__ = ["Launcher", "Report"]
 
-IMAGE_GRACE = 120.0
-"""Seconds that a host may wait for a reason which does not heal by itself, such as a wrong image name."""
+START_GRACE = 120.0
+"""Seconds that a host may wait for what waiting does not cure, such as a wrong image name (``start_grace``)."""
 
-REFUSED_GRACE = 10.0
-"""The same, in seconds, where the namespace's Pod Security level refuses its pod: asked again, it answers the same."""
+REFUSED_GRACE = 15.0
+"""The same where the API server refuses to make the pod: it tells the reason itself, and no registry is involved."""
+
+_REFUSED = (Category.FORBIDDEN, Category.POD_SECURITY, Category.QUOTA, Category.SERVICE_ACCOUNT)
+
+_LOST_ADVICE = (
+    "Hosts were lost, the function did not fail. Raise max_restarts if that is to be expected here (spot capacity, "
+    "nodes that are drained), or look at the node's events: kubectl get events"
+)
 
 _TAIL = 65_536
 """Bytes of the leader's log in which its runner's lines are looked for."""
@@ -120,22 +127,26 @@ class Launcher:
                 return self._success()
             return self._failure(verdict)
 
-    def clean_up(self, *, grace: float | None = None) -> None:
-        """Delete the group and wait for its end; a deletion that hangs is told and changes nothing.
+    def clean_up(self, *, grace: float | None = None, wait: bool = True) -> None:
+        """Delete the group; a deletion that hangs is told and changes nothing.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL of the hosts; None is their pods' own.
+            wait: Wait until it is gone. False waits only until the group and all of its pods are being deleted: the
+                cluster ends them then without a launcher, and hosts that only hold have nothing left to do.
         """
         begun = self.clock.now()
-        end = begun + self.step.terminate_grace
         try:
-            self.group.delete(grace=grace)
-            gone = self.group.wait_gone(end if grace is not None else min(end, begun + HURRY))
-            if not gone and grace is None:
-                # A runner that was just being started again has missed its SIGTERM; it would take the whole grace.
-                self.group.hurry(HURRY)
-                gone = self.group.wait_gone(end)
+            if not self.group.delete(grace=grace):
+                return
+            end = begun + self.step.terminate_grace
+            if not wait and self.group.wait_leaving(end):
+                self.say(f"deleting group {self.launch.name}")
+                return
+            gone = self.group.wait_gone(end)
         except ClusterError as problem:
+            if isinstance(problem, ForbiddenError) and self.group.manifest is None:
+                return  # Nothing was made; what is forbidden has been told.
             self.say(f"could not delete LeaderWorkerSet {self.launch.name}: {problem}")
             return
         if gone:
@@ -264,39 +275,45 @@ class Launcher:
                     return Verdict(decision=Decision.FAILURE, reason=reason)
                 times.append(end)
             return replace(verdict, check_at=min(times, default=None))
-        waiting = [s for s in states if s.phase is Phase.WAITING]
-        stuck = self._stuck(now)
+        found = self._causes()
+        stuck, look_again = self._stuck(found, now)
         if stuck:
             return Verdict(decision=Decision.FAILURE, reason=stuck)
+        why = _why_waiting(states, found)
         if self.step.capacity_timeout is not None:
             end = self._began_waiting + self.step.capacity_timeout
             if now >= end:
-                reason = f"not all hosts ran within capacity_timeout={self.step.capacity_timeout:g} s: " + "; ".join(
-                    f"{s.who}: {s.reason}" for s in waiting[:4]
-                )
+                reason = f"not all hosts ran within capacity_timeout={self.step.capacity_timeout:g} s: {why}"
                 return Verdict(decision=Decision.FAILURE, reason=reason)
             times.append(end)
         if now >= self._next_notice:
             self._next_notice = now + NOTICE_EVERY
-            self.say(f"{len(waiting)} of {len(states)} hosts wait; {waiting[0].who}: {waiting[0].reason}")
-        graces = (self._stuck_since + grace for grace in (REFUSED_GRACE, IMAGE_GRACE)) if self._stuck_since else ()
-        times += [self._next_notice, *(end for end in graces if end > now)]
+            self.say(why)
+        times.append(self._next_notice)
+        if look_again is not None:
+            times.append(look_again)
         return replace(verdict, check_at=min(times))
 
-    def _stuck(self, now: float) -> str:
-        """Say why waiting is in vain, once the reason has lasted for its grace."""
+    def _causes(self) -> tuple[Diagnosis, ...]:
+        """Say what is wrong with the pods that are there, and with those that are not made."""
         pods = [pod for uid, pod in self.group.pods.items() if uid not in self.group.gone]
-        found = diagnose(pods, self.group.manifest, list(self.group.notices.values()))
+        return diagnose(pods, self.group.manifest, list(self.group.notices.values()))
+
+    def _stuck(self, found: Sequence[Diagnosis], now: float) -> tuple[str, float | None]:
+        """Say why waiting is in vain, once the reason has lasted for its grace; or when to look again."""
         if not any(d.permanent or d.category is Category.IMAGE_PULL for d in found):
             self._stuck_since = None
-            return ""
+            return "", None
         # A pull that fails goes to and fro between its two reasons; the clock runs on meanwhile.
         self._stuck_since = self._stuck_since or now
-        for one in found:
-            grace = REFUSED_GRACE if one.category is Category.POD_SECURITY else IMAGE_GRACE
-            if one.permanent and now >= self._stuck_since + grace:
-                return str(one)
-        return ""
+        grace = START_GRACE if self.step.start_grace is None else self.step.start_grace
+        permanent = next((d for d in found if d.permanent), None)
+        if permanent is None:
+            return "", None
+        if permanent.category in _REFUSED:
+            grace = min(grace, REFUSED_GRACE)
+        end = self._stuck_since + grace
+        return (str(permanent), None) if now >= end else ("", end)
 
     def _wait(self, check_at: float | None) -> None:
         self.group.next(check_at)
@@ -341,33 +358,28 @@ class Launcher:
             error = host.outcome.error
             if error and error.file:
                 lines.append(f"  at {error.file}:{error.line} in {error.function}(): {error.source}")
-        others = [
-            _other(state)
-            for state in states
-            if (host is None or state.index != host.index) and (not state.server or state.phase is not Phase.RUNNING)
-        ]
+        if host and host.phase is Phase.LOST:
+            lines.append(f"  {_LOST_ADVICE}")
+        others = describe_others([state for state in states if host is None or state.index != host.index])
         if others:
-            lines.append("  other hosts: " + "; ".join(others))
+            lines.append(f"  other hosts: {others}")
         return Report(ok=False, attempt=self.group.attempt, outputs={}, lines=tuple(lines))
 
 
-def _other(state: HostState) -> str:
-    outcome: Outcome | None = state.outcome
-    if outcome and state.phase is Phase.ENDED:
-        return f"{state.who} " + ("ended well" if outcome.ok else f"after it: {headline(outcome)}")
-    words = {Phase.RUNNING: "was running and is stopped", Phase.WAITING: f"had not started ({state.reason})"}
-    return f"{state.who} {words.get(state.phase, state.reason)}"
+def _why_waiting(states: Sequence[HostState], found: Sequence[Diagnosis]) -> str:
+    """Say how many hosts wait, and why the first of them does, with what to do."""
+    waiting = [state for state in states if state.phase is Phase.WAITING]
+    indexes = {state.index for state in waiting}
+    about = [d for d in found if d.host is None or d.host in indexes]
+    why = str(about[0]) if about else f"{waiting[0].who}: {waiting[0].reason}"
+    return f"{len(waiting)} of {len(states)} hosts wait: {why}"
 
 
 def _shape(step: StepSpec) -> str:
     hosts = f"{step.hosts} host{'s' if step.hosts != 1 else ''}"
     if step.shape is None:
         return f"{hosts} without accelerator"
-    chips = (
-        f"{step.shape.chips_per_host} chips each"
-        if step.shape.kind == "tpu"
-        else f"{step.shape.chips_per_host} GPUs each"
-    )
+    chips = f"{step.shape.chips_per_host} {'chips' if step.shape.kind == 'tpu' else 'GPUs'} each"
     topology = f", topology {step.shape.topology}" if step.shape.topology else ""
     head = ", and a head without accelerator" if step.pathways else ""
     return f"{hosts} of {step.shape.name}, {chips}{topology}{head}"

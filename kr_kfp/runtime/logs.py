@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
+from kr_kfp.wire import OUTCOME_PREFIX
+
 __all__ = ["LineSplitter", "LogPump", "starts_an_error"]
 
 MAX_LINE = 65_536
@@ -106,11 +108,15 @@ class LogPump:
 
     def _pump(self, host: int, chunks: Iterable[bytes]) -> None:
         splitter = LineSplitter()
-        shown = self._mode == "all" or host == 0
+        shown, over = self._mode == "all" or host == 0, False
 
         def show(lines: Iterable[str]) -> None:
-            nonlocal shown
+            nonlocal shown, over
             for line in lines:
+                # On a busy node a followed log may run on into that of the second start, which holds and prints this.
+                over = over or line.startswith(OUTCOME_PREFIX)
+                if over:
+                    return
                 shown = shown or starts_an_error(line)
                 if shown:
                     self._write(f"[{self._name} host {host}] {line}")

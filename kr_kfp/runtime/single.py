@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from kr_kfp.errors import SetupError
-from kr_kfp.executor_input import checkpoint_dir, split_command, take_task_config, with_executor
+from kr_kfp.executor_input import checkpoint_dir, pod_folder, split_command, take_task_config, with_executor
 from kr_kfp.runtime import child, outcomes
 from kr_kfp.runtime.host import write_termination
 from kr_kfp.spec import local_devices, local_task
@@ -62,12 +62,13 @@ def main(packed: str, command: Sequence[str]) -> int:
 
 def _environment(step: StepSpec, executor_input: Json) -> dict[str, str]:
     local = "KFP_POD_NAME" not in os.environ
+    folder = pod_folder(step.name, executor_input, pod_name=os.environ.get("KFP_POD_NAME", ""))
     env = {
         "KR_KFP_TASK": step.name,
         "KR_KFP_FUNCTION": step.name,
         "KR_KFP_FRAMEWORK": step.framework,
         "KR_KFP_SOURCE": os.environ.get(f"KR_KFP_SOURCE_{step.name}", ""),
-        "KR_KFP_CHECKPOINT_DIR": checkpoint_dir(executor_input, step.checkpoint_root, step.name, local=local),
+        "KR_KFP_CHECKPOINT_DIR": checkpoint_dir(executor_input, step.checkpoint_root, folder, local=local),
     }
     if local:
         # On a cluster KFP itself sets env and accelerator on the pod; kfp.local applies neither.

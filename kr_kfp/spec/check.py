@@ -180,6 +180,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Iterable[Problem]]] = {
     "env": values.env,
     "timeout": _duration,
     "capacity_timeout": _duration,
+    "start_grace": _duration,
     "finish_grace": _duration,
     "terminate_grace": _duration,
     "max_restarts": values.whole(0),

@@ -250,6 +250,7 @@ def _step(
         env=tuple(dict(value("env")).items()),
         timeout=_seconds(values, "timeout"),
         capacity_timeout=_seconds(values, "capacity_timeout"),
+        start_grace=_seconds(values, "start_grace"),
         finish_grace=_seconds(values, "finish_grace") or 0.0,
         terminate_grace=_seconds(values, "terminate_grace") or 0.0,
         max_restarts=restarts,

@@ -259,7 +259,6 @@ def _events(events: Sequence[Json], pods: Sequence[Json], group: str) -> Iterato
         if rule is None or _text(event, "type") == "Normal":
             continue
         if reason == "FailedCreate":
-            # Kubernetes 1.36.3 writes "Create Pod", older ones "create Pod".
             pod = re.search(r"create Pod (\S+) in StatefulSet", message, re.IGNORECASE)
             place = _Place(pod=pod[1], host=_host_by_name(pod[1], group)) if pod else _Place(pod=name)
             if place.pod not in by_name:  # else a later try succeeded

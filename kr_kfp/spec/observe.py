@@ -164,7 +164,7 @@ def _server(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:
         return _with(_lost(base, reason), lost_at=at, up=bool(running) and not going and not node_lost)
     if running is None:
         if status.get("phase") == "Failed" and status.get("startTime"):
-            return _lost(base, ": ".join(filter(None, (status.get("reason"), status.get("message")))) or "it failed")
+            return _lost(base, _failed(base, status))
         return _waiting(base, _why_waiting(status, state))
     base = _started(base, unix(running.get("startedAt")))
     if going:
@@ -197,7 +197,7 @@ def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # 
     if terminated:
         return _ended(base, terminated, int(container.get("restartCount") or 0), holding=bool(running))
     if status.get("phase") == "Failed":
-        reason = ": ".join(filter(None, (status.get("reason"), status.get("message")))) or "the pod failed"
+        reason = _failed(base, status)
         # One that failed before it started anything is made anew by its StatefulSet and costs nothing.
         return _lost(base, reason) if running or status.get("startTime") else _waiting(base, reason)
     if running is None:
@@ -212,6 +212,12 @@ def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # 
     return base
 
 
+def _failed(base: HostState, status: Json) -> str:
+    """Say how a pod failed as a whole: an evicted one may tell nothing else."""
+    why = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+    return f"pod {base.pod} failed" + (f" ({why})" if why else "")
+
+
 def _ended(base: HostState, terminated: Json, restarts: int, *, holding: bool) -> HostState:
     started = unix(terminated.get("startedAt"))
     read = parse_message(terminated.get("message") or "")
@@ -220,7 +226,8 @@ def _ended(base: HostState, terminated: Json, restarts: int, *, holding: bool) -
         return _with(base, phase=Phase.ENDED, started=started, unread=True)
     outcome, digest = read or (_by_reason(base.index, terminated), "")
     if outcome is None:
-        why = f"its container ended with {terminated.get('reason')} (exit code {terminated.get('exitCode')})"
+        how = f"{terminated.get('reason')} (exit code {terminated.get('exitCode')})"
+        why = f"the container of pod {base.pod} ended with {how}"
         return _lost(_started(base, started), why)
     if terminated.get("reason") == "OOMKilled" and not outcome.ok:
         # The runner lived and told of SIGKILL; that it was for memory, Kubernetes alone knows.

@@ -65,6 +65,11 @@ OPTIONS: Mapping[str, Option] = {
         meaning="Until all hosts run; None is without limit.",
         not_for_pod="leave it out: a pod step waits for its node as any KFP task does",
     ),
+    "start_grace": Option(
+        none=True,
+        meaning="How long a host may wait for what waiting does not cure, such as a wrong image name; None is 2m.",
+        not_for_pod="leave it out: a pod step waits as any KFP task does",
+    ),
     "finish_grace": Option(
         default="5m",
         meaning="How long other hosts may still run after the first ended well.",
@@ -178,6 +183,7 @@ class Options(DslOptions, total=False):
     env: Mapping[str, str | Secret | ConfigKey]
     timeout: str | float | None
     capacity_timeout: str | float | None
+    start_grace: str | float | None
     finish_grace: str | float
     terminate_grace: str | float
     max_restarts: int | None

@@ -24,7 +24,17 @@ from enum import Enum
 from kr_kfp.spec.observe import BROKE_FIRST, HostState, Phase
 from kr_kfp.wire import LEAVING, Outcome
 
-__all__ = ["PEER_GRACE", "SETTLE", "Decision", "Verdict", "decide", "describe_outcome", "follows_a_peer", "headline"]
+__all__ = [
+    "PEER_GRACE",
+    "SETTLE",
+    "Decision",
+    "Verdict",
+    "decide",
+    "describe_others",
+    "describe_outcome",
+    "follows_a_peer",
+    "headline",
+]
 
 SETTLE = 2.5
 """Seconds to wait for outcomes of other hosts that may have failed earlier: a pod's status lags up to 1 s behind."""
@@ -240,6 +250,41 @@ def describe_outcome(outcome: Outcome, who: str) -> str:
     if advice:
         lines.append(f"{who}:   {advice}")
     return "\n".join(lines)
+
+
+_NAMED = 8
+"""Hosts of one fate that are named; the others are counted."""
+
+_OTHERS_LIMIT = 1200
+"""Characters about other hosts: KFP shows a termination message of 4,096 bytes, and they are not its point."""
+
+
+def describe_others(states: Sequence[HostState]) -> str:
+    """Tell how hosts fared that did not decide the attempt, those of one fate together; empty if there is nothing."""
+    fates: dict[tuple[str, str, bool], list[int]] = {}
+    for state in states:
+        # A Pathways server that runs on has nothing to tell.
+        if not state.server or state.phase is not Phase.RUNNING:
+            fates.setdefault((*_fate(state), state.server), []).append(state.index - int(state.server))
+    told = []
+    for (one, many, server), indexes in fates.items():
+        kind = "Pathways worker" if server else "host"
+        named = ", ".join(map(str, indexes[:_NAMED])) + (f" and {len(indexes) - _NAMED} more" * (len(indexes) > _NAMED))
+        told.append(f"{kind} {named} {one}" if len(indexes) == 1 else f"{kind}s {named} {many}")
+    text = "; ".join(told)
+    return text if len(text) <= _OTHERS_LIMIT else f"{text[:_OTHERS_LIMIT]} ..."
+
+
+def _fate(state: HostState) -> tuple[str, str]:
+    """Say how a host fared, of one and of many."""
+    if state.outcome and state.phase is Phase.ENDED:
+        said = "ended well" if state.outcome.ok else f"after it: {headline(state.outcome)}"
+        return said, said
+    if state.phase is Phase.RUNNING:
+        return "was running and is stopped", "were running and are stopped"
+    # The cause, without Kubernetes' long text: the first of them stands above.
+    said = f"had not started ({state.reason.partition(': ')[0]})" if state.phase is Phase.WAITING else state.reason
+    return said, said
 
 
 def _advice(outcome: Outcome) -> str:

@@ -50,9 +50,11 @@ SHM, SHM_VOLUME = "/dev/shm", "kr-kfp-shm"  # noqa: S108 - where every program l
 """Shared memory of the pod's own: counts as memory of the pod, and has no size but its limit."""
 
 _START = (
-    f"import sys; sys.path.insert(0, {LIBRARY!r}); "
-    "from kr_kfp.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: os._exit(143)); "
+    f"sys.path.insert(0, {LIBRARY!r}); from kr_kfp.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
+"""Before anything else SIGTERM gets a handler: the kernel drops a signal for process 1 that has none, and a pod that is
+deleted while its runner starts, or is started again, would take its whole grace."""
 
 _INJECTED = frozenset(
     {

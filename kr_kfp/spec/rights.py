@@ -20,19 +20,25 @@ __all__ = [
     "MANAGER",
     "NAMESPACE",
     "NODES",
+    "REAPER",
     "RULES",
     "RUNNER",
     "Account",
     "Rule",
+    "binding",
     "granted",
     "is_ours",
     "rights",
+    "role",
 ]
 
 Json = dict[str, Any]
 
 MANAGER = "kr-kfp"
 """Name of the roles, value of ``app.kubernetes.io/managed-by``, and the field manager of server-side apply."""
+
+REAPER = "kr-kfp-reaper"
+"""Name of the reaper's objects: account, role, CronJob (:mod:`kr_kfp.spec.reaper`)."""
 
 NAMESPACE, RUNNER = "kubeflow", "pipeline-runner"
 """Where a single-user KFP runs, and its account there (kubeflow/pipelines ``manifests/kustomize``)."""
@@ -161,21 +167,22 @@ def rights(accounts: Iterable[Account], *, leases: bool = False, nodes: bool = F
     roles = {MANAGER: RULES, **({f"{MANAGER}-leases": LEASES} if leases else {})}
     made = []
     for namespace in dict.fromkeys(account.namespace for account in accounts):
-        made += [_role(name, rules, namespace) for name, rules in roles.items()]
+        made += [role(name, rules, namespace) for name, rules in roles.items()]
         made += [
-            _binding(name, account, f"{name}:{account.name}", namespace)
+            binding(name, account, f"{name}:{account.name}", namespace)
             for account in accounts
             if account.namespace == namespace
             for name in roles
         ]
     if nodes:
         name = f"{MANAGER}-nodes"
-        made.append(_role(name, NODES))
-        made += [_binding(name, a, f"{name}:{a.namespace}:{a.name}") for a in accounts]
+        made.append(role(name, NODES))
+        made += [binding(name, a, f"{name}:{a.namespace}:{a.name}") for a in accounts]
     return tuple(made)
 
 
-def _role(name: str, rules: Iterable[Rule], namespace: str = "") -> Json:
+def role(name: str, rules: Iterable[Rule], namespace: str = "") -> Json:
+    """Build a Role, or a ClusterRole where there is no namespace."""
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role" if namespace else "ClusterRole",
@@ -184,7 +191,8 @@ def _role(name: str, rules: Iterable[Rule], namespace: str = "") -> Json:
     }
 
 
-def _binding(role: str, account: Account, name: str, namespace: str = "") -> Json:
+def binding(role: str, account: Account, name: str, namespace: str = "") -> Json:
+    """Build the binding of an account to a role, a ClusterRoleBinding where there is no namespace."""
     scope = "" if namespace else "Cluster"
     return {
         "apiVersion": f"{_RBAC}/v1",
@@ -201,8 +209,6 @@ def _metadata(name: str, namespace: str) -> Json:
 
 
 def is_ours(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether an object is one of those that :func:`rights` builds, by its name."""
+    """Tell whether an object is one of those that :func:`rights` or the reaper builds, by its name."""
     name = str(manifest["metadata"]["name"])
-    return name in {MANAGER, f"{MANAGER}-leases", f"{MANAGER}-nodes"} or name.startswith(
-        (f"{MANAGER}:", f"{MANAGER}-leases:", f"{MANAGER}-nodes:")
-    )
+    return name.partition(":")[0] in {MANAGER, f"{MANAGER}-leases", f"{MANAGER}-nodes", REAPER}

@@ -182,6 +182,7 @@ class StepSpec:
         env: Environment of the training containers, in order.
         timeout: Running time summed over attempts; None is without limit.
         capacity_timeout: Until all hosts run; None is without limit.
+        start_grace: How long a host may wait for what waiting does not cure; None is the launcher's two minutes.
         finish_grace: How long other hosts may still run after the first ended well.
         terminate_grace: How long the launcher waits for the group to be gone after a terminate.
         max_restarts: Restarts of the whole group after infrastructure loss.
@@ -217,6 +218,7 @@ class StepSpec:
     env: tuple[EnvVar, ...] = ()
     timeout: float | None = None
     capacity_timeout: float | None = 3600.0
+    start_grace: float | None = None
     finish_grace: float = 300.0
     terminate_grace: float = 60.0
     max_restarts: int = 3

@@ -7,12 +7,11 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from kr_kfp.errors import StorageError
 from kr_kfp.storage import local, uris
 from kr_kfp.storage.limits import MIB
 from kr_kfp.storage.listing import Entry, Listing
 from kr_kfp.storage.read import Ranges, read_whole
-from kr_kfp.storage.reasons import BrokenOffError
+from kr_kfp.storage.reasons import BrokenOffError, failures
 from kr_kfp.storage.run import Item
 from kr_kfp.storage.session import Session, threaded
 from kr_kfp.storage.targets import Target
@@ -95,9 +94,7 @@ class Download:
                 self._left -= 1
                 if not self._left:
                     await threaded(self._publish)
-        except StorageError:
-            raise
-        except Exception as error:
+        except failures() as error:
             raise self.session.failure(error, self._uri(entry)) from error
         finally:
             job.close()

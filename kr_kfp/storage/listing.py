@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import uris
-from kr_kfp.storage.reasons import is_refused
+from kr_kfp.storage.reasons import failures, is_refused
 from kr_kfp.storage.session import Session
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ async def look(session: Session, uri: str) -> Listing:
         if head is None and found is None:
             # What the listing says is why: an answer to HEAD has no text.
             found = await list_all(session, uri)
-    except StorageError:
-        raise
-    except Exception as error:
+    except failures() as error:
         raise session.failure(error, uri) from error
     if head is not None and not (found and head["size"] == 0):
         if found:
@@ -118,7 +116,7 @@ async def _head(session: Session, uri: str) -> ObjectMeta | None:
         return await session.retrying(lambda: obstore.head_async(store, key))
     except FileNotFoundError:
         return None
-    except Exception as error:
+    except failures() as error:
         if is_refused(error):
             return None
         raise
@@ -128,7 +126,7 @@ async def _list_if_allowed(session: Session, uri: str) -> list[ObjectMeta] | Non
     """List all objects below a URI; None if that may not be done, as by someone who may read one object alone."""
     try:
         return await list_all(session, uri)
-    except Exception as error:
+    except failures() as error:
         if is_refused(error):
             return None
         raise
@@ -187,7 +185,7 @@ async def _drop_markers(session: Session, listing: Listing) -> None:
     empty = [entry for entry in listing.files if entry.size == 0]
     try:
         found = await asyncio.gather(*(is_file(entry) for entry in empty))
-    except Exception as error:
+    except failures() as error:
         raise session.failure(error, listing.uri) from error
     markers = {entry.path for entry, real in zip(empty, found, strict=True) if not real}
     listing.files = [entry for entry in listing.files if entry.path not in markers]

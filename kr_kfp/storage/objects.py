@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kr_kfp.storage import uris
-from kr_kfp.storage.reasons import Verb
+from kr_kfp.storage.reasons import Verb, failures
 from kr_kfp.storage.session import Session, complete
 from kr_kfp.storage.settings import StoreSettings
 
@@ -129,7 +129,7 @@ def _ask(
     async def asked() -> T:
         try:
             return await session.retrying(lambda: operation(session))
-        except Exception as error:
+        except failures() as error:
             raise session.failure(error, uri) from error
 
     return complete(asked)

@@ -7,7 +7,7 @@ import time
 from typing import Self
 
 from kr_kfp.errors import Problem, StorageError
-from kr_kfp.storage.reasons import BrokenOffError, is_refused
+from kr_kfp.storage.reasons import BrokenOffError, failures, is_refused
 from kr_kfp.storage.session import Bucket, Session, undisturbed
 
 __all__ = ["PartsUpload", "changed"]
@@ -83,7 +83,7 @@ class PartsUpload:
             head = await self._session.retrying(lambda: obstore.head_async(self._bucket.store, self._key))
         except FileNotFoundError:
             return -1, ""
-        except Exception as error:
+        except failures() as error:
             if is_refused(error):
                 return -1, ""
             raise

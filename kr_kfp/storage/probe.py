@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kr_kfp.errors import Problem, StorageError
 from kr_kfp.storage import uris
+from kr_kfp.storage.reasons import failures
 from kr_kfp.storage.run import Item, Moved
 from kr_kfp.storage.session import Session
 
@@ -57,6 +58,5 @@ async def _probe(session: Session, uri: str) -> int | None:
             async for batch in obstore.list(store, location.key, chunk_size=1):
                 return 0 if batch else None
             return None
-    except Exception as error:
-        # obstore raises classes of its own and Python's; all of them are told the same way.
+    except failures() as error:
         raise session.failure(error, uri) from error

@@ -87,7 +87,7 @@ class Ranges:
         """Read one range.
 
         Returns:
-            Whether the file is whole now.
+            Whether the file is whole now; one range of all says so.
 
         Raises:
             StorageError: If the object changed since it was listed, or other bytes arrived than its checksum says.
@@ -100,9 +100,11 @@ class Ranges:
             await threaded(_write, self._file, data, start)
         self._session.moved(self._name, end - start)
         self._there.add(number)
+        # Asked before anything is waited for: afterwards several may see that all ranges are there.
+        last = len(self._there) == self.count
         if md5_of(self._bucket, self._entry.etag):
             await self._hash_what_is_there()
-        if len(self._there) < self.count:
+        if not last:
             return False
         if md5_of(self._bucket, self._entry.etag) and self._hashed == self.count:
             await self._compare()

@@ -7,13 +7,15 @@ only the answer's code is taken from it, and its text only where the code is unk
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Collection, Mapping
 from typing import Literal
 
 from kr_kfp.errors import Problem
+from kr_kfp.storage import identity
 
-__all__ = ["BrokenOffError", "Verb", "explain", "is_passing", "is_refused", "is_throttled"]
+__all__ = ["BrokenOffError", "Verb", "explain", "failures", "is_passing", "is_refused", "is_throttled"]
 
 Verb = Literal["fetch", "put"]
 
@@ -126,6 +128,16 @@ _BY_TEXT: tuple[tuple[tuple[str, ...], str, str], ...] = (
 )
 
 
+def failures() -> tuple[type[Exception], ...]:
+    """Give the classes of what goes wrong with a store or a disk, for ``except``; whatever else is raised is a bug.
+
+    obstore raises Python's FileNotFoundError and ValueError (a name that cannot be one) beside classes of its own.
+    """
+    from obstore.exceptions import BaseError
+
+    return BaseError, OSError, ValueError, BrokenOffError
+
+
 def explain(error: BaseException, uri: str, verb: Verb, *, secrets: Collection[str] = ()) -> Problem:
     """Say why moving a URI failed.
 
@@ -191,6 +203,8 @@ def _by_identity(uri: str, text: str) -> Problem | None:
     if not any(place in text for place in _IDENTITY):
         return None
     what = "no credentials could be had from this machine's identity"
+    if identity.in_one_pod(os.environ):
+        return _problem(uri, what, identity.fix(uri.partition(":")[0], os.environ))
     fix = "bind the pod's account to a cloud identity, set the provider's variables, or name a Secret in KFP's "
     return _problem(uri, what, f"{fix}kfp-launcher ConfigMap")
 

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from kr_kfp.errors import Problem, StorageError, StorageStoppedError
 from kr_kfp.storage import uris
 from kr_kfp.storage.limits import Limits
-from kr_kfp.storage.reasons import Verb, explain, is_passing, is_throttled
+from kr_kfp.storage.reasons import Verb, explain, failures, is_passing, is_throttled
 from kr_kfp.storage.settings import StoreSettings, choose, secret_names
 from kr_kfp.storage.stores import Store, open_store
 
@@ -199,7 +199,7 @@ class Session:
             tries -= 1
             try:
                 return await operation()
-            except Exception as error:
+            except failures() as error:
                 if not is_passing(error) or (time.monotonic() >= deadline and tries <= 0):
                     raise
                 throttled = is_throttled(error)

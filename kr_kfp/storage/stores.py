@@ -17,15 +17,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kr_kfp.errors import Problem, StorageError
+from kr_kfp.storage import identity
 from kr_kfp.storage.limits import Limits
 from kr_kfp.storage.settings import StoreSettings, endpoint_url
 
@@ -47,28 +47,6 @@ _REQUEST_TIMEOUT = timedelta(seconds=300)
 
 _ASSEMBLY = 10
 """Times the usual wait for an answer, for a store that puts parts together."""
-
-_METADATA = {"s3": ("169.254.169.254", 80), "gs": ("metadata.google.internal", 80)}
-"""Where AWS and Google give a machine its identity."""
-
-_AWS_SURROUNDINGS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_METADATA_ENDPOINT",
-    "AWS_SKIP_SIGNATURE",
-)
-_GOOGLE_SURROUNDINGS = (
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "GOOGLE_SERVICE_ACCOUNT_PATH",
-    "GOOGLE_BEARER_TOKEN",
-    "GOOGLE_SKIP_SIGNATURE",
-    "GCE_METADATA_HOST",
-    "GCE_METADATA_ROOT",
-)
 
 
 def open_store(
@@ -94,6 +72,9 @@ def open_store(
     ]
     if bool(settings.access_key_env) != bool(settings.secret_key_env):
         problems.append(Problem(where, "has one half of a key pair.", "name access key and secret key"))
+    emulator = settings.scheme == "gs" and not settings.endpoint and env.get("STORAGE_EMULATOR_HOST")
+    if not (settings.access_key_env or settings.gcs_json_env or settings.anonymous or emulator):
+        problems += identity.missing(settings, env, where)
     if problems:
         raise StorageError(problems)
     from obstore.exceptions import BaseError
@@ -120,7 +101,7 @@ def _open_s3(
     settings: StoreSettings,
     bucket: str,
     env: Mapping[str, str],
-    where: str,
+    _where: str,
     *,
     client: ClientConfig,
     retry: RetryConfig,
@@ -147,8 +128,6 @@ def _open_s3(
         config["sse_kms_key_id"] = settings.encryption_key
     if settings.anonymous:
         config["skip_signature"] = True
-    elif not settings.access_key_env:
-        _demand_identity("s3", _AWS_SURROUNDINGS, env, where)
     return S3Store(
         bucket,
         config=config,  # type: ignore[arg-type] # built of S3Config's own keys
@@ -183,10 +162,6 @@ def _open_gs(
         extra["credential_provider"] = lambda: {"token": token, "expires_at": None}
     elif settings.anonymous:
         config["skip_signature"] = True
-    elif not settings.gcs_json_env:
-        file = Path(env.get("HOME", "/nonexistent"), ".config/gcloud/application_default_credentials.json")
-        if not file.exists():
-            _demand_identity("gs", _GOOGLE_SURROUNDINGS, env, where)
     with _google_file(settings, env, where, config) as credentials:
         return GCSStore(
             bucket,
@@ -206,21 +181,16 @@ def _google_file(
         yield {}
         return
     text = env[settings.gcs_json_env]
-    try:
-        kind = json.loads(text).get("type")
-    except (ValueError, AttributeError):
-        kind = None
-    if kind == "service_account":
+    wrong = identity.unreadable_google(text)
+    if wrong:
+        raise StorageError([Problem(where, f"{settings.gcs_json_env} {wrong}.", identity.GOOGLE_FIX)])
+    if json.loads(text)["type"] == "service_account":
         yield {"service_account_key": text}
-    elif kind == "authorized_user":
-        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            yield {"application_credentials": file.name}
-    else:
-        what = f"holds Google credentials of type {kind!r}" if kind else "is not a Google credentials JSON"
-        fix = "put a service account's key there, or bind the pod's service account (workload identity)"
-        raise StorageError([Problem(where, f"{settings.gcs_json_env} {what}.", fix)])
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        yield {"application_credentials": file.name}
 
 
 def _is_bare_host(endpoint: str) -> bool:
@@ -275,21 +245,3 @@ def _for_endpoint(client: ClientConfig, endpoint: str) -> ClientConfig:
     plain: ClientConfig = {**client, "allow_http": True}
     plain.pop("root_certificate", None)
     return plain
-
-
-def _demand_identity(scheme: str, names: Sequence[str], env: Mapping[str, str], where: str) -> None:
-    """Look whether anything can give credentials; obstore would ask a server that is not there for minutes.
-
-    Raises:
-        StorageError: If no variable names credentials and this machine has no metadata server.
-    """
-    if any(env.get(name) for name in names):
-        return
-    try:
-        socket.create_connection(_METADATA[scheme], timeout=2.0).close()
-    except OSError as problem:
-        kind = "AWS" if scheme == "s3" else "Google"
-        fix = f"set {names[0]}{' and AWS_SECRET_ACCESS_KEY' if scheme == 's3' else ''}, or name a Secret in KFP's "
-        fix += "kfp-launcher ConfigMap"
-        text = f"there are no {kind} credentials: no variable names them and this machine has no identity of its own."
-        raise StorageError([Problem(where, text, fix)]) from problem

@@ -15,7 +15,7 @@ from kr_kfp.storage.limits import MIB
 from kr_kfp.storage.listing import EMPTY_FOLDER, Entry, list_all
 from kr_kfp.storage.parts import PartsUpload, changed
 from kr_kfp.storage.read import md5_of, read_whole
-from kr_kfp.storage.reasons import BrokenOffError
+from kr_kfp.storage.reasons import BrokenOffError, failures
 from kr_kfp.storage.run import Item
 from kr_kfp.storage.session import Bucket, Session, threaded, undisturbed
 from kr_kfp.storage.targets import Target
@@ -93,9 +93,7 @@ class Upload:
                 await threaded(self._target.publish)
             if self._bucket is not None:
                 await self._confirm(self._bucket)
-        except StorageError:
-            raise
-        except Exception as error:
+        except failures() as error:
             raise self.session.failure(error, self.item.uri) from error
         self.ended = time.monotonic()
 
@@ -107,12 +105,13 @@ class Upload:
             return []
         import obstore
 
+        expected: tuple[type[Exception], ...] = (*failures(), StorageError)
         try:
             there = await self._sizes(self._bucket)
             await obstore.delete_async(self._bucket.listing, [key for key in self._begun if key in there])
         except FileNotFoundError:
             return []
-        except Exception as error:  # noqa: BLE001 - whatever it is, the failure that led here is what matters
+        except expected as error:
             if not self._written:
                 return []
             reason = self.session.problem(error, self.item.uri)
@@ -123,9 +122,7 @@ class Upload:
         try:
             self.session.check()
             await job
-        except StorageError:
-            raise
-        except Exception as error:
+        except failures() as error:
             raise self.session.failure(error, uris.join(self.item.uri, name) if name else self.item.uri) from error
         finally:
             job.close()

@@ -128,6 +128,7 @@ class FakeCluster:
         if group is None or group["metadata"]["uid"] != uid:
             return
         group["metadata"]["deletionTimestamp"] = self._stamp()
+        self._tell(Event("group", copy.deepcopy(group)))
         for pod_uid in list(self.pods):
             self._end_pod(pod_uid)
 
@@ -143,12 +144,14 @@ class FakeCluster:
         return copy.deepcopy(list(self.pods.values()))
 
     def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:
-        """Delete one pod; its StatefulSet makes another one, unless all are going already."""
+        """Delete one pod, with a leader all; a second later others take their places, if the group still wants any."""
         self.calls.append(("delete-pod", name))
-        pod = self.pods.get(uid)
-        if pod is not None and "deletionTimestamp" not in pod["metadata"]:
-            self.lose_host(pod_index(pod))
         del grace_seconds
+        pod = self.pods.get(uid)
+        if pod is not None:
+            for going in list(self.pods) if pod_index(pod) == 0 else [uid]:
+                if "deletionTimestamp" not in self.pods[going]["metadata"]:
+                    self._end_pod(going)
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Tell what exists, then every change."""
@@ -268,8 +271,12 @@ class FakeCluster:
 
         def gone() -> None:
             pod = self.pods.pop(uid, None)
-            if pod is not None:
-                self._tell(Event("pod-gone", copy.deepcopy(pod)))
+            if pod is None:
+                return
+            self._tell(Event("pod-gone", copy.deepcopy(pod)))
+            group = self.groups.get(pod["metadata"]["labels"][f"{LABEL}/name"])
+            if group and group["spec"]["replicas"] and "deletionTimestamp" not in group["metadata"]:
+                self._make_pod(group, pod_index(pod))
 
         self.clock.after(1.0, gone)
 

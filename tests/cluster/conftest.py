@@ -107,6 +107,19 @@ def workflows(admin: Rest) -> None:
     install_workflows(admin)
 
 
+@pytest.fixture(scope="session")
+def s3(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run an S3 server that pods reach."""
+    with run_s3(tmp_path_factory.mktemp("s3"), host=cluster.places.machine) as server:
+        yield server
+
+
+@pytest.fixture
+def launching(space: Space, workflows: None, s3: S3Server) -> Launching:
+    """Give a run whose account has the rights of a launcher."""
+    return Launching.create(space, s3)
+
+
 @pytest.fixture
 def kfp_run(space: Space, workflows: None) -> KfpRun:
     """Give a new KFP run in the test's namespace."""
@@ -121,16 +134,3 @@ def pools(admin: Rest) -> Iterator[Pools]:
         yield changed
     finally:
         changed.restore()
-
-
-@pytest.fixture(scope="session")
-def s3(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Run an S3 server that pods reach."""
-    with run_s3(tmp_path_factory.mktemp("s3"), host=cluster.places.machine) as server:
-        yield server
-
-
-@pytest.fixture
-def launching(space: Space, workflows: None, s3: S3Server) -> Launching:
-    """Give a run whose account has the rights of a launcher."""
-    return Launching.create(space, s3)

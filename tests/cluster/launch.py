@@ -22,6 +22,16 @@ from tests.servers.s3 import S3Server
 
 SECRET = "mlpipeline-minio-artifact"
 
+CLUSTER_IMAGES: Mapping[str, Any] = {
+    "base_image": TRAIN_IMAGE,
+    "launcher_image": LAUNCHER_IMAGE,
+    "packages_to_install": [],
+    "install_kfp_package": False,
+    "install_kr_kfp_package": False,
+    "logs": "all",
+}
+"""Options of a step in the images of this cluster, whose pods reach no package index."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launching:
@@ -75,28 +85,9 @@ class Launching:
         return {pod["metadata"]["name"]: pod for pod in pods}
 
 
-def in_images(step: Any, **changes: Any) -> Any:
-    """Give a step in the images of this cluster, whose pods reach no package index."""
-    given = {
-        "base_image": TRAIN_IMAGE,
-        "launcher_image": LAUNCHER_IMAGE,
-        "packages_to_install": [],
-        "install_kfp_package": False,
-        "install_kr_kfp_package": False,
-    }
-    return step.options(**(given | changes))
-
-
 def devices(number: int) -> dict[str, str]:
     """Give variables with which JAX shows so many CPU devices on a host, in place of chips that only the node claims."""
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}"}
-
-
-def nothing_is_left(launching: Launching) -> None:
-    """Wait until the run has left neither group nor training pods nor what belongs to them."""
-    space = launching.run.space
-    kinds = ("leaderworkersets", "statefulsets")
-    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
 
 
 def install(space: Space, *words: str) -> Json:
@@ -106,3 +97,27 @@ def install(space: Space, *words: str) -> Json:
     assert done.exit_code == 0, (done.output, done.exception)
     found: Json = json.loads(done.stdout)
     return found
+
+
+def uninstall(space: Space) -> None:
+    """Take the rights of the namespace's accounts back, by the product's own command."""
+    arguments = ["uninstall", "--namespace", space.name, "--json"]
+    done = CliRunner(env={"KUBECONFIG": str(space.cluster.places.kubeconfig)}).invoke(cli, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+def shape(step: Any, **changes: Any) -> Any:
+    """Give a step in the images of this cluster."""
+    return step.options(**{**CLUSTER_IMAGES, **changes})
+
+
+def nothing_is_left(launching: Launching) -> None:
+    """Wait until the run has left neither group nor training pods nor what belongs to them."""
+    space = launching.run.space
+    kinds = ("leaderworkersets", "statefulsets")
+    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
+
+
+def starts(log: str) -> list[str]:
+    """Give who says that user code starts."""
+    return sorted(line.partition("] ")[2] for line in log.splitlines() if line.endswith(" starts"))

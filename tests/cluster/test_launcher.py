@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,41 +15,10 @@ import kr_kfp
 import kr_kfp.testing
 from kr_kfp_components.data.digits import digits
 from kr_kfp_components.training.keras_classifier import keras_classifier
-from tests.cluster.cluster import Cluster
-from tests.cluster.images import LAUNCHER_IMAGE, TRAIN_IMAGE
 from tests.cluster.kfp_run import ACCOUNT
-from tests.cluster.launch import Launching
-from tests.cluster.processes import wait_for
-from tests.cluster.space import Space
-from tests.servers.s3 import S3Server, run_s3
+from tests.cluster.launch import Launching, nothing_is_left, shape, starts
 
 TITLE = {"schemaTitle": "system.Dataset", "schemaVersion": "0.0.1"}
-
-
-@pytest.fixture(name="s3", scope="session")
-def s3_for_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Run an S3 server that pods reach."""
-    with run_s3(tmp_path_factory.mktemp("s3"), host=cluster.places.machine) as server:
-        yield server
-
-
-@pytest.fixture(name="launching")
-def launching_here(space: Space, workflows: None, s3: S3Server) -> Launching:
-    """Give a run whose account has the rights of a launcher."""
-    return Launching.create(space, s3)
-
-
-def shape(step: Any, **changes: Any) -> Any:
-    """Give a step in the images of this cluster, whose pods reach no package index."""
-    return step.options(
-        base_image=TRAIN_IMAGE,
-        launcher_image=LAUNCHER_IMAGE,
-        packages_to_install=[],
-        install_kfp_package=False,
-        install_kr_kfp_package=False,
-        logs="all",
-        **changes,
-    )
 
 
 @kr_kfp.component(hosts=2, framework="none")
@@ -83,18 +51,6 @@ def act(mode: str, model: dsl.Output[dsl.Model]) -> str:
     if ctx.is_leader:
         Path(model.path).write_text(f"attempt {ctx.attempt}")
     return f"{ctx.hosts} hosts, attempt {ctx.attempt}"
-
-
-def nothing_is_left(launching: Launching) -> None:
-    """Wait until the run has left neither group nor training pods nor what belongs to them."""
-    space = launching.run.space
-    kinds = ("leaderworkersets", "statefulsets")
-    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
-
-
-def starts(log: str) -> list[str]:
-    """Give who says that user code starts."""
-    return sorted(line.partition("] ")[2] for line in log.splitlines() if line.endswith(" starts"))
 
 
 def test_digits_on_four_hosts_of_four_chips(launching: Launching, tmp_path: Path) -> None:
@@ -209,6 +165,38 @@ def test_deleted_run_takes_its_group_along(launching: Launching) -> None:
     launching.run.delete()
     nothing_is_left(launching)
     assert name.startswith("act-")
+
+
+@kr_kfp.component(hosts=2, framework="none")
+def train_the_classifier_of_handwritten_digits_with_every_augmentation_that_the_team_has_thought_of_so_far_and_some_more() -> (
+    int
+):
+    """Give the number of hosts."""
+    import kr_kfp
+
+    return kr_kfp.context().hosts
+
+
+def test_long_names(launching: Launching) -> None:
+    """A long function in a loop of a nested pipeline: all pods of its groups are made, under names that differ (case 9)."""
+    step = shape(
+        train_the_classifier_of_handwritten_digits_with_every_augmentation_that_the_team_has_thought_of_so_far_and_some_more
+    )
+    nested = (
+        "a-nested-pipeline-with-a-name-that-is-much-longer-than-any-label-of-kubernetes-may-ever-be-in-all-its-life"
+    )
+    pods = []
+    for item in (0, 1):
+        pod = launching.pod(step)
+        pod.path = (f"{nested}(0)", "for-loop-1(0)", f"iteration-item({item})")
+        pods.append(pod.start())
+    for pod in pods:
+        assert pod.wait().code == 0, pod.log()
+        assert pod.outputs()["parameterValues"]["Output"] == 2
+    names = {re.search(r"created group (\S+)", pod.log())[1] for pod in pods}  # type: ignore[index]
+    assert len(names) == 2
+    assert {len(name) for name in names} <= {*range(40)}
+    nothing_is_left(launching)
 
 
 def test_hosts_are_confined_and_inherit(launching: Launching) -> None:

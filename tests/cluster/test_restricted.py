@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import kr_kfp
-from tests.cluster.launch import Launching, in_images, nothing_is_left
+from tests.cluster.launch import Launching, nothing_is_left, shape
 from tests.cluster.pathways import driving
 from tests.cluster.pools import Pools
 from tests.cluster.test_dry_run import ENFORCE
@@ -27,9 +27,9 @@ def test_restricted_namespace(launching: Launching, pools: Pools) -> None:
     pools.slices("pool-a")
     strict: dict[str, Any] = {"pod_security": "restricted"}
     steps = {
-        "hosts": launching.pod(in_images(who, **strict)),
+        "hosts": launching.pod(shape(who, **strict)),
         "pathways": driving(launching, [], slices=1, **strict),
-        "default": launching.pod(in_images(who)),
+        "default": launching.pod(shape(who)),
     }
     # Two tasks of one step, which the run tells apart by their places.
     steps["default"].path = ("sub-dag(0)",)

@@ -10,7 +10,7 @@ import pytest
 import kr_kfp
 from tests.cluster.images import LAUNCHER_IMAGE, TRAIN_IMAGE
 from tests.cluster.kfp_run import ACCOUNT
-from tests.cluster.launch import Launching, in_images, nothing_is_left
+from tests.cluster.launch import Launching, nothing_is_left, shape
 from tests.cluster.pools import Pools
 from tests.cluster.space import Space
 
@@ -77,7 +77,7 @@ def test_settings_of_the_task(launching: Launching, pools: Pools, claim: str) ->
     space.create_object("serviceaccounts", {"metadata": {"name": "trainer"}})
     space.create_object("secrets", {"metadata": {"name": "keys"}, "stringData": {"token": "t0k3n", "key": "k3y"}})
     space.create_object("configmaps", {"metadata": {"name": "places"}, "data": {"region": "here", "place": "there"}})
-    step = in_images(
+    step = shape(
         look, base_image=LAUNCHER_IMAGE, launcher_image=None, service_account="trainer", api_token=True, logs="all"
     )
     pod = launching.pod(step, shared="/shared")
@@ -165,7 +165,7 @@ def test_settings_of_the_task(launching: Launching, pools: Pools, claim: str) ->
 
 def test_collisions_are_refused_at_launch(launching: Launching) -> None:
     """Settings that kr_kfp or LeaderWorkerSet need for themselves are named, all at once, and no group is made."""
-    pod = launching.pod(in_images(look), shared="/shared")
+    pod = launching.pod(shape(look), shared="/shared")
     pod.task_config = {
         "env": [{"name": "MASTER_ADDR", "value": "x"}, {"name": "TPU_WORKER_ID", "value": "0"}],
         "volumes": [{"name": "kr-kfp", "emptyDir": {}}],

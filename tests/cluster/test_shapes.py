@@ -6,7 +6,7 @@ import kr_kfp
 from kr_kfp.spec.leaderworkerset import build
 from tests.cluster.groups import HOLD, LWS, environment, hosts_of, is_running, living
 from tests.cluster.images import PYTHON_IMAGE
-from tests.cluster.launch import Launching, devices, in_images, nothing_is_left
+from tests.cluster.launch import Launching, devices, nothing_is_left, shape
 from tests.cluster.pools import GKE, MACHINE, POOL, Pools
 from tests.cluster.rest import Json, Seen
 from tests.cluster.space import Space
@@ -20,7 +20,7 @@ def test_two_slices_of_two_hosts_are_one_program(launching: Launching, pools: Po
     """Each slice has a pool for itself, process ids follow the slices, and a sum goes over all devices of both."""
     pools.slices("pool-a", "pool-b")
     with launching.run.space.watch("pods") as watch:
-        pod = launching.start(in_images(over_slices, env=devices(4)))
+        pod = launching.start(shape(over_slices, env=devices(4)))
         ended = pod.wait(seconds=200)
         hosts = hosts_of(watch)
     assert ended.code == 0, pod.log()
@@ -73,7 +73,7 @@ def test_hosts_with_gpus(launching: Launching, pools: Pools) -> None:
     nodes = ["node-1", "node-2"]
     pools.make("gpus", nodes, labels=labels, resource="nvidia.com/gpu", amount=8)
     with launching.run.space.watch("pods") as watch:
-        pod = launching.start(in_images(on_gpus, env=devices(8)))
+        pod = launching.start(shape(on_gpus, env=devices(8)))
         ended = pod.wait(seconds=200)
         hosts = hosts_of(watch)
     assert ended.code == 0, pod.log()

@@ -365,32 +365,38 @@ def test_an_outage_says_nothing_about_nodes(server: KubeServer) -> None:
 
 
 def test_a_group_on_a_lost_node_is_taken_away_by_force(server: KubeServer) -> None:
-    """Pods that are being deleted on a node that is gone are deleted with grace 0; the others are only hurried."""
+    """The leader goes first; a worker on a lost node goes by force when its StatefulSet goes, not before."""
     server.put("leaderworkersets", {**GROUP, "metadata": {"name": "train-x", "uid": "g"}})
-    server.put("pods", pod(0, uid="p0"))
     lost = doubtful()
     lost["metadata"] |= {"name": "train-x-0-1", "uid": "p1"}
     lost["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"] = "1"
     lost["spec"] = {"nodeName": "gone"}
     server.put("nodes", node("True", now(500)), namespace="")
     server.put("pods", lost)
+    server.put("pods", pod(2, uid="p2"))
+    server.put("pods", pod(0, uid="p0"))
+
+    def asked() -> list[tuple[str, int, str]]:
+        bodies = [(r.path.rpartition("/")[2], r.body) for r in server.of("delete pods")]
+        return [(name, body["gracePeriodSeconds"], body.get("propagationPolicy", "")) for name, body in bodies]
+
     clock = RealClock()
     with connected(server, pod=OWN) as (cluster, _):
-        group = Group(cluster, clock, name="train-x", hosts=2)
+        group = Group(cluster, clock, name="train-x", hosts=3)
         group.manifest = cluster.read_group("train-x")
+        watch = cluster.watch("train-x", clock.put)
+        group.sync()
         group.delete(grace=2.0)
-        assert not group.wait_gone(time.time() + 0.3)
-        assert server.count("delete pods") == 0
-        server.put("pods", pod(0, uid="p0", deletionTimestamp=now(-30)))
+        assert asked() == [("train-x-0", 2, "Foreground"), ("train-x-0-2", 2, "")]
         lost["metadata"]["deletionTimestamp"] = now(-30)
         server.put("pods", lost)
         assert not group.wait_gone(time.time() + 0.5)
-        asked = [(r.path.rpartition("/")[2], r.body["gracePeriodSeconds"]) for r in server.of("delete pods")]
-        assert sorted(asked) == [("train-x-0", 2), ("train-x-0-1", 0)]
-        for name in ("train-x-0", "train-x-0-1"):
+        assert asked()[2:] == [("train-x-0-1", 0, "")]
+        for name in ("train-x-0", "train-x-0-1", "train-x-0-2"):
             server.remove("pods", name)
         server.remove("leaderworkersets", "train-x")
         assert group.wait_gone(time.time() + 20)
+        watch.close()
 
 
 def test_the_schema_of_the_tests_is_the_served_one() -> None:

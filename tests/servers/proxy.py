@@ -11,6 +11,7 @@ import random
 import socket
 import struct
 import threading
+import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,17 @@ from typing import Literal
 __all__ = ["KINDS", "Fault", "Plan", "Proxy", "Request", "answer", "run_proxy", "seeded"]
 
 Kind = Literal[
-    "answer", "cut_request", "cut_response", "reset", "lost_answer", "too_many", "unavailable", "slow", "short", "long"
+    "answer",
+    "held",
+    "cut_request",
+    "cut_response",
+    "reset",
+    "lost_answer",
+    "too_many",
+    "unavailable",
+    "slow",
+    "short",
+    "long",
 ]
 KINDS: tuple[Kind, ...] = (
     "cut_request",  # the connection ends while the request's body is on its way
@@ -47,11 +58,13 @@ class Request:
         number: How many came before it.
         method: HTTP method.
         target: Path and query as they came.
+        at: When it came, by the monotonic clock.
     """
 
     number: int
     method: str
     target: str
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +72,13 @@ class Fault:
     """What to do to one request.
 
     Args:
-        kind: One of ``KINDS``, or ``answer``: answer instead of the server.
+        kind: One of ``KINDS``; ``answer``: answer instead of the server; ``held``: take the request, and let the server
+            have it later, whatever has become of who sent it.
         share: At which share of the body, 0 to 1.
         status: Status line after the version, for ``answer``.
         body: Body for ``answer``.
         headers: Header lines for ``answer``.
+        until: When a ``held`` request goes on to the server.
     """
 
     kind: Kind
@@ -71,6 +86,7 @@ class Fault:
     status: str = ""
     body: bytes = b""
     headers: tuple[str, ...] = ()
+    until: threading.Event = field(default_factory=threading.Event)
 
 
 Plan = Callable[[Request], Fault | None]
@@ -113,12 +129,14 @@ class Proxy:
         faults: Number of faults done so far by kind.
         requests: Number of requests that came so far.
         done: The requests that were broken, with their faults.
+        passed: Status lines that the server gave to ``held`` requests.
     """
 
     endpoint: str
     faults: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     done: list[tuple[Request, Fault]] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -232,6 +250,13 @@ class _Relay:
         if fault and fault.kind in {"answer", "too_many", "unavailable"}:
             await _pass(reader, None, length)
             return await _refuse(writer, fault)
+        if fault and fault.kind == "held":
+            body = await reader.readexactly(length)
+            while not fault.until.is_set():  # noqa: ASYNC110 - set by another thread
+                await asyncio.sleep(0.02)
+            # Read as from the client, who may be gone.
+            reader = asyncio.StreamReader()
+            reader.feed_data(body)
         upstream = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
         try:
             # One request a connection: what happens to it has no consequence for others.
@@ -240,6 +265,9 @@ class _Relay:
                 await _pass(reader, upstream[1], int(length * fault.share))
                 raise _GoneError
             await _pass(reader, upstream[1], length)
+            if fault and fault.kind == "held":
+                self.proxy.passed.append((await _read_head(upstream[0])).line)
+                raise _GoneError
             return await _answer(upstream[0], writer, fault, has_body=method != "HEAD")
         finally:
             upstream[1].close()

@@ -430,6 +430,7 @@ def test_misplaced() -> None:
         "processes_per_host",
         "timeout",
         "capacity_timeout",
+        "start_grace",
         "finish_grace",
         "terminate_grace",
         "max_restarts",

@@ -25,6 +25,7 @@ FULL = StepSpec(
     env=(("A", "$$ python3 ü"), ("B", Secret("s", "k")), ("C", ConfigKey("c", "k"))),
     timeout=60.0,
     capacity_timeout=None,
+    start_grace=30.0,
     finish_grace=1.5,
     terminate_grace=2.0,
     max_restarts=0,

@@ -35,6 +35,7 @@ def test_every_folder_is_known() -> None:
     assert sorted(FOLDERS) == [
         "kr_kfp_components.data.digits",
         "kr_kfp_components.evaluation.classifier_report",
+        "kr_kfp_components.training.jax_classifier",
         "kr_kfp_components.training.keras_classifier",
         "kr_kfp_pipelines.training.digits_retrain",
         "kr_kfp_pipelines.training.pathways_train",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -103,6 +104,25 @@ def test_host_input() -> None:
         "parameters": {"Output": {"outputFile": "/w/process-0/parameters/Output"}},
         "artifacts": {"model": {"artifacts": [{"name": "model", "uri": "s3://b/root/p/run/train/model-r1?region=x"}]}},
     }
+
+
+def test_pod_folder() -> None:
+    """A step of one pod has a folder of its own in each run and iteration, and the same one over its retries."""
+    pod = "digits-fzm5n-system-container-impl-{}"
+    bare = {"inputs": {"parameterValues": {"item": 1}}, "outputs": {"outputFile": "/tmp/kfp_outputs/output.json"}}
+    first = ei.pod_folder("train", bare, pod_name=pod.format(1))
+    assert re.fullmatch("train-[0-9a-f]{10}", first)
+    assert ei.pod_folder("train", bare, pod_name=pod.format(2)) == first
+    assert ei.pod_folder("train", bare, pod_name="digits-abcde-system-container-impl-1") != first
+    other = {**bare, "inputs": {"parameterValues": {"item": 2}}}
+    assert ei.pod_folder("train", other, pod_name=pod.format(1)) != first
+    # With outputs their place is what counts.
+    with_outputs = ei.pod_folder("train", INPUT, pod_name=pod.format(1))
+    assert ei.pod_folder("train", INPUT, pod_name="another") == with_outputs
+    # On this machine it is the task's folder.
+    assert ei.pod_folder("train", {"outputs": {"outputFile": "/a/train/o"}}, pod_name="") != ei.pod_folder(
+        "train", {"outputs": {"outputFile": "/b/train/o"}}, pod_name=""
+    )
 
 
 def test_checkpoint_dir() -> None:

@@ -67,10 +67,11 @@ def test_missing_right_on_a_node_is_one_of_the_cluster() -> None:
 
 
 def test_quota_is_no_missing_right() -> None:
-    """A quota answers 403 too; its own words stay and no rights are advised."""
+    """A quota answers 403 too; its own words stay, with what to do about it, and no rights are advised."""
     said = 'leaderworkersets "train-x" is forbidden: exceeded quota: q, requested: count=1, used: count=2, limited: count=2'
     assert str(error_from(403, status(403, "Forbidden", said), TARGET)) == (
-        f"create leaderworkersets train-x in namespace ml: {said}"
+        f"create leaderworkersets train-x in namespace ml: {said}. "
+        "Wait for other pods to end, raise quota q, or ask for less."
     )
 
 

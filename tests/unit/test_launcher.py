@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kr_kfp.cluster.api import Event
-from kr_kfp.errors import ConflictError, UnavailableError
+from kr_kfp.errors import ConflictError, ForbiddenError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.runtime.group import HeldError, StoppedError
-from kr_kfp.runtime.launcher import IMAGE_GRACE, REFUSED_GRACE, Launcher, Report
+from kr_kfp.runtime.launcher import REFUSED_GRACE, START_GRACE, Launcher, Report
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
@@ -167,7 +167,32 @@ def test_restart_budget() -> None:
     report = run(rig)
     assert not report.ok
     assert report.attempt == 1
-    assert report.lines[-2].endswith("was deleted while it ran (restarts left: 0 of max_restarts=1)")
+    assert report.lines[0].endswith("was deleted while it ran (restarts left: 0 of max_restarts=1)")
+    assert "Raise max_restarts" in report.lines[1]
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_evicted_without_statuses(host: int) -> None:
+    """An evicted pod has no statuses any more: a loss that names pod, reason and message, and clean-up (case 21)."""
+    rig = Rig(replace(STEP, max_restarts=0))
+    message = "The node was low on resource: ephemeral-storage."
+
+    def evict() -> None:
+        pod = rig.cluster.pods[rig.uid(host)]
+        status = {"phase": "Failed", "reason": "Evicted", "message": message, "startTime": "2026-01-01T00:00:00Z"}
+        nothing = dict.fromkeys(("conditions", "containerStatuses", "initContainerStatuses"))
+        pod["status"] = {**status, **nothing}
+        rig.clock.put(Event("pod", pod))
+
+    rig.clock.after(5, evict)
+    report = run(rig)
+    pod = "train-x-0-1" if host else "train-x-0"
+    assert report.lines[0] == (
+        f"train failed in attempt 0: host {host} was lost: pod {pod} failed (Evicted: {message}) "
+        "(restarts left: 0 of max_restarts=0)"
+    )
+    assert rig.cluster.groups == {}
+    assert rig.cluster.pods == {}
 
 
 def test_killed_runner_is_infrastructure_loss_and_oom_is_not() -> None:
@@ -240,9 +265,10 @@ def test_capacity_timeout_names_the_waiting_host() -> None:
     report = rig.launcher.run()
     assert rig.clock.now() - begun == 300.0
     assert report.lines[0] == (
-        "train failed in attempt 0: not all hosts ran within capacity_timeout=300 s: host 1: the pod is pending"
+        "train failed in attempt 0: not all hosts ran within capacity_timeout=300 s: "
+        "1 of 2 hosts wait: host 1: the pod is pending"
     )
-    assert sum("1 of 2 hosts wait; host 1: the pod is pending" in line for line in rig.said) == 4
+    assert rig.said.count("1 of 2 hosts wait: host 1: the pod is pending") == 4
 
 
 def test_refused_pods_fail_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +299,7 @@ def test_wrong_image_fails_after_its_grace() -> None:
     rig.clock.after(2, lambda: rig.cluster.wait_host(1, "InvalidImageName", "couldn't parse image"))
     begun = rig.clock.now()
     report = rig.launcher.run()
-    assert rig.clock.now() - begun == pytest.approx(2 + IMAGE_GRACE, abs=1.0)
+    assert rig.clock.now() - begun == pytest.approx(2 + START_GRACE, abs=1.0)
     assert "python:3.12" in report.lines[0]
     rig = Rig(start=False)
     rig.clock.after(1, lambda: rig.cluster.start_host(0))
@@ -281,6 +307,57 @@ def test_wrong_image_fails_after_its_grace() -> None:
     rig.clock.after(60, lambda: rig.cluster.start_host(1))
     rig.all_ok(200)
     assert run(rig).ok
+
+
+def test_start_grace_is_the_users() -> None:
+    """start_grace takes the place of the two minutes."""
+    rig = Rig(replace(STEP, start_grace=7.0), start=False)
+    rig.clock.after(1, lambda: rig.cluster.start_host(0))
+    rig.clock.after(2, lambda: rig.cluster.wait_host(1, "InvalidImageName", "couldn't parse image"))
+    begun = rig.clock.now()
+    assert not rig.launcher.run().ok
+    assert rig.clock.now() - begun == pytest.approx(2 + 7, abs=1.0)
+
+
+@pytest.mark.parametrize(("given", "grace"), [(None, REFUSED_GRACE), (3.0, 3.0)])
+def test_pod_that_is_refused_for_good_fails_soon(given: float | None, grace: float) -> None:
+    """The API server says why it makes no pod, so that the wait is short, and shorter if the user says so (case 25)."""
+    rig = Rig(replace(STEP, start_grace=given), start=False)
+    notice = {
+        "metadata": {"uid": "n1"},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": 'create Pod train-x-0-1 in StatefulSet train-x-0 failed error: pods "train-x-0-1" is forbidden: '
+        'error looking up service account ml/nobody: serviceaccount "nobody" not found',
+        "involvedObject": {"name": "train-x-0"},
+    }
+
+    def refuse() -> None:
+        rig.clock.put(Event("pod-gone", rig.cluster.pods.pop(rig.uid(1))))
+        rig.clock.put(Event("notice", notice))
+
+    rig.clock.after(2, refuse)
+    begun = rig.clock.now()
+    report = rig.launcher.run()
+    assert "service account nobody does not exist" in report.lines[0]
+    assert rig.clock.now() - begun == pytest.approx(2 + grace, abs=1.0)
+
+
+def test_nothing_is_said_of_a_group_that_was_never_made() -> None:
+    """Where a right is missing there is nothing to delete, and nothing is told of a deletion."""
+    rig = Rig()
+
+    def refuse(*_: object, **__: object) -> Any:
+        msg = "u may not: create leaderworkersets in namespace ml"
+        raise ForbiddenError(msg, status=403, reason="Forbidden")
+
+    rig.cluster.create_group = refuse  # type: ignore[method-assign]
+    with pytest.raises(ForbiddenError):
+        rig.launcher.run()
+    rig.launcher.clean_up(grace=2.0)
+    rig.cluster.read_group = refuse  # type: ignore[method-assign]
+    rig.launcher.clean_up(grace=2.0)
+    assert rig.said == []
 
 
 def test_upload_is_not_cut_by_finish_grace() -> None:
@@ -390,6 +467,19 @@ def test_signal_during_a_restart() -> None:
     rig.launcher.clean_up()
     assert rig.cluster.groups == {}
     assert rig.cluster.pods == {}
+
+
+def test_leaving_a_group_that_is_being_deleted() -> None:
+    """Without waiting for its end, the launcher leaves as soon as the group and all pods are being deleted."""
+    rig = Rig()
+    rig.all_ok()
+    assert rig.launcher.run().ok
+    before = rig.clock.now()
+    rig.launcher.clean_up(wait=False)
+    assert rig.clock.now() == before
+    assert "deletionTimestamp" in rig.cluster.groups["train-x"]["metadata"]
+    assert ["deletionTimestamp" in pod["metadata"] for pod in rig.cluster.pods.values()] == [True, True]
+    assert rig.said[-1] == "deleting group train-x"
 
 
 def test_group_deleted_by_somebody() -> None:

@@ -165,8 +165,9 @@ def test_group_of_one() -> None:
                                 "command": [
                                     "python3",
                                     "-c",
-                                    "import sys; sys.path.insert(0, '/kr-kfp/lib'); "
-                                    "from kr_kfp.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))",
+                                    "import os, signal, sys; "
+                                    "signal.signal(signal.SIGTERM, lambda *_: os._exit(143)); "
+                                    "sys.path.insert(0, '/kr-kfp/lib'); from kr_kfp.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))",
                                     "host",
                                 ],
                                 "args": ["first", "second"],

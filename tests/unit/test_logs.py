@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from kr_kfp.runtime.logs import MAX_LINE, LineSplitter, LogPump, starts_an_error
+from kr_kfp.wire import Outcome, outcome_line
 
 
 def lines(*chunks: bytes) -> list[str]:
@@ -79,3 +82,13 @@ def test_pump_shows_leader_in_full_and_workers_from_their_error() -> None:
         "[train host 3] Traceback (most recent call last):",
         "[train host 3]   x",
     ]
+
+
+def test_the_holders_line_is_not_for_people() -> None:
+    """What a host prints while it holds is left out, however long it is, where a log ran on into its second start."""
+    said: list[str] = []
+    pump = LogPump("train", "all", said.append)
+    outcome = Outcome(kind="ok", host=0, started=1.0, ended=2.0, outputs={"x": os.urandom(100_000).hex()})
+    pump.follow(0, [b"epoch 1\n", outcome_line(outcome).encode() + b"\n"])
+    pump.finish(10)
+    assert said == ["[train host 0] epoch 1"]

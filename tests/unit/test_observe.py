@@ -158,18 +158,18 @@ def test_evicted_without_container_statuses() -> None:
         "startTime": STARTED,
         "containerStatuses": None,
     }
-    assert one(pod(given)) == lost("Evicted: The node was low on resource: memory.", started=0.0)
+    assert one(pod(given)) == lost("pod g-0 failed (Evicted: The node was low on resource: memory.)", started=0.0)
 
 
 def test_failed_without_reason() -> None:
     """A failed pod that says nothing is lost all the same."""
-    assert one(pod({"phase": "Failed", "startTime": STARTED})) == lost("the pod failed", started=0.0)
+    assert one(pod({"phase": "Failed", "startTime": STARTED})) == lost("pod g-0 failed", started=0.0)
 
 
 def test_rejected_before_it_started() -> None:
     """A pod that its node refused before anything started is made anew and costs no restart."""
     given = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no chips"}
-    assert one(pod(given)) == waiting("UnexpectedAdmissionError: no chips")
+    assert one(pod(given)) == waiting("pod g-0 failed (UnexpectedAdmissionError: no chips)")
 
 
 @pytest.mark.parametrize("outcome", [GOOD, BAD], ids=["ok", "exception"])
@@ -218,19 +218,21 @@ def test_unread_outcome_of_a_holder_that_restarted() -> None:
 @pytest.mark.parametrize(("code", "reason"), [(137, "Error"), (143, "Error"), (255, "Unknown"), (137, "Unknown")])
 def test_killed_without_message(code: int, reason: str) -> None:
     """A container that was killed from outside left no outcome: the host is lost."""
-    assert one(pod(status(terminated(code, reason)))) == lost(f"its container ended with {reason} (exit code {code})")
+    assert one(pod(status(terminated(code, reason)))) == lost(
+        f"the container of pod g-0 ended with {reason} (exit code {code})"
+    )
 
 
 def test_status_unknown() -> None:
     """The kubelet's own placeholder for a container that it cannot find is a loss."""
     given = status(terminated(137, "ContainerStatusUnknown", "The container could not be located"))
-    assert one(pod(given)) == lost("its container ended with ContainerStatusUnknown (exit code 137)")
+    assert one(pod(given)) == lost("the container of pod g-0 ended with ContainerStatusUnknown (exit code 137)")
 
 
 def test_node_shutdown_keeps_container_statuses() -> None:
     """A pod of a node that shut down is Failed with its container's end: lost, by the container."""
     given = status(terminated(143), phase="Failed", reason="Terminated", message="Pod was terminated")
-    assert one(pod(given)) == lost("its container ended with Error (exit code 143)")
+    assert one(pod(given)) == lost("the container of pod g-0 ended with Error (exit code 143)")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from kr_kfp.spec.outcome import (
     SETTLE,
     Decision,
     decide,
+    describe_others,
     describe_outcome,
     follows_a_peer,
     headline,
@@ -176,3 +177,22 @@ def test_oom_says_what_to_do() -> None:
     outcome = Outcome(kind="signal", host=0, signal=9, oom=True, code=137)
     assert headline(outcome) == "out of memory: the kernel killed the process (OOMKilled, exit code 137)"
     assert "set_memory_limit" in describe_outcome(outcome, "host 0")
+
+
+def test_others_of_one_fate_are_told_together() -> None:
+    """However many hosts there are, the line about them stays short, and names few of them."""
+    waiting = [replace(running(i), phase=Phase.WAITING, reason="ErrImagePull: a long text") for i in (4, 5)]
+    states = [ended(1), running(2), running(3), *waiting, raised(6)]
+    assert describe_others(states) == (
+        "host 1 ended well; hosts 2, 3 were running and are stopped; hosts 4, 5 had not started (ErrImagePull); "
+        "host 6 after it: ValueError: boom"
+    )
+    assert describe_others([running(i) for i in range(1, 257)]) == (
+        "hosts 1, 2, 3, 4, 5, 6, 7, 8 and 248 more were running and are stopped"
+    )
+    assert describe_others([replace(running(1), server=True)]) == ""
+    assert describe_others([replace(running(1), server=True, phase=Phase.LOST, reason="gone")]) == (
+        "Pathways worker 0 gone"
+    )
+    gone = [replace(running(i), phase=Phase.LOST, reason=f"pod train-x-0-{i} was deleted") for i in range(1, 257)]
+    assert len(describe_others(gone)) == 1204
