@@ -45,7 +45,7 @@ def test_one_function_drives_two_slices(launching: Launching, pools: Pools) -> N
     pools.slices("pool-a", "pool-b")
     with launching.run.space.watch("pods") as watch:
         pod = driving(launching, []).start()
-        ended = pod.wait()
+        ended = pod.wait(seconds=200)
         pods = hosts_of(watch)
     log = pod.log()
     assert ended.code == 0, log
@@ -110,7 +110,7 @@ def test_broken_servers_restart_the_group(launching: Launching, pools: Pools) ->
     """A worker's server that ends, and a proxy whose end user code felt, are infrastructure losses: attempt 2 ends well."""
     pools.slices("pool-a", "pool-b")
     pod = driving(launching, ["worker", "proxy"], max_restarts=2).start()
-    ended = pod.wait(seconds=200)
+    ended = pod.wait(seconds=250)
     log = pod.log()
     assert ended.code == 0, log
     assert pod.outputs()["parameterValues"]["Output"]["attempt"] == 2
@@ -124,7 +124,7 @@ def test_broken_servers_restart_the_group(launching: Launching, pools: Pools) ->
 def test_broken_server_without_restarts(launching: Launching, pools: Pools) -> None:
     """With no restarts left the step fails, and says which server ended rather than what user code felt."""
     pools.slices("pool-a", "pool-b")
-    ended = driving(launching, ["manager"], max_restarts=0).start().wait()
+    ended = driving(launching, ["manager"], max_restarts=0).start().wait(seconds=200)
     assert ended.code == 1
     said = "host 0 was lost: container pathways-rm ended (Error, exit code 1) (restarts left: 0 of max_restarts=0)"
     assert f"drive failed in attempt 0: {said}" in ended.message

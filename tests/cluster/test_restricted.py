@@ -38,7 +38,7 @@ def test_restricted_namespace(launching: Launching, pools: Pools) -> None:
     # From now on: the launchers' own pods are in, as KFP's are where an administrator lets them.
     space = launching.run.space
     space.rest.patch("namespaces", None, space.name, {"metadata": {"labels": {ENFORCE: "restricted"}}})
-    ended = {name: step.wait() for name, step in steps.items()}
+    ended = {name: step.wait(seconds=250) for name, step in steps.items()}
     assert {name: end.code for name, end in ended.items()} == {"hosts": 0, "pathways": 0, "default": 1}, [
         step.log() for step in steps.values()
     ]

@@ -275,7 +275,7 @@ def test_refused_pods_fail_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the namespace's Pod Security level refuses is refused for ever: the step ends after seconds, with the fix."""
     rig = Rig(start=False)
     said = (
-        'create Pod train-x-0 in StatefulSet train-x failed error: pods "train-x-0" is forbidden: violates PodSecurity '
+        'Create Pod train-x-0 in StatefulSet train-x failed error: pods "train-x-0" is forbidden: violates PodSecurity '
         '"restricted:latest": seccompProfile (pod must not set securityContext.seccompProfile.type)'
     )
     about = {"name": "train-x", "kind": "StatefulSet"}
