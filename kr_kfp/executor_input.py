@@ -33,6 +33,7 @@ __all__ = [
     "take_scratch",
     "take_task_config",
     "with_executor",
+    "without_logs",
 ]
 
 KFP_EXECUTOR = "kfp.dsl.executor_main"
@@ -42,6 +43,10 @@ OUR_EXECUTOR = "kr_kfp.runtime.executor"
 
 CHECKPOINT_FOLDER = "kr-kfp-checkpoints"
 """Beside the outputs of a task: ``<pipeline root>/<pipeline>/<run>/<task>/kr-kfp-checkpoints``."""
+
+_LOGS = "executor-logs"
+"""Output of every task that no component declares: KFP's launcher fills it with what its task printed
+(kubeflow/pipelines ``backend/src/v2/component/launcher_v2.go``)."""
 
 _TOKEN = re.compile(r"(?<=-m )" + re.escape(KFP_EXECUTOR) + r"(?=\s|$)")
 
@@ -127,6 +132,13 @@ def take_scratch(executor_input: Json) -> tuple[Json, str]:
     """
     rest, given = _take(executor_input, SCRATCH_INPUT)
     return rest, str(given or "")
+
+
+def without_logs(executor_input: Json) -> Json:
+    """Give the ExecutorInput without the output that KFP's launcher fills itself: it is no business of hosts."""
+    rest = copy.deepcopy(executor_input)
+    ((rest.get("outputs") or {}).get("artifacts") or {}).pop(_LOGS, None)
+    return rest
 
 
 def _take(executor_input: Json, name: str) -> tuple[Json, Any]:

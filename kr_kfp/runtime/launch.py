@@ -16,7 +16,14 @@ from types import FrameType
 from kr_kfp.cluster.api import Cluster, Event, Manifest
 from kr_kfp.cluster.choose import choose
 from kr_kfp.errors import ClusterError, DeclarationError, ForbiddenError, KrKfpError, SetupError
-from kr_kfp.executor_input import artifact_uris, checkpoint_dir, split_command, take_scratch, take_task_config
+from kr_kfp.executor_input import (
+    artifact_uris,
+    checkpoint_dir,
+    split_command,
+    take_scratch,
+    take_task_config,
+    without_logs,
+)
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
@@ -191,7 +198,7 @@ def make_launch(
     checkpoints = checkpoint_dir(executor_input, step.checkpoint_root, folder, local=cluster.is_local)
     stores = _stores(executor_input, checkpoints, cluster) if pod is not None else ()
     options = {**_options(step, stores), "source": _source(step, pod, env)}
-    payload = Payload(command=command, executor_input=executor_input, options=options)
+    payload = Payload(command=command, executor_input=without_logs(executor_input), options=options)
     return Launch(
         name=name,
         run=identity.run,

@@ -81,6 +81,15 @@ def test_take_task_config() -> None:
     assert "kr_kfp_task_config" in INPUT["inputs"]["parameterValues"]
 
 
+def test_without_logs() -> None:
+    """What KFP's launcher fills itself is not given to hosts, who would miss it; the rest stays, the original too."""
+    logs, model = ({"artifacts": [{"uri": f"gs://b/{name}"}]} for name in ("logs", "model"))
+    given = {"outputs": {"artifacts": {"executor-logs": logs, "model": model}, "outputFile": "/o"}}
+    assert ei.without_logs(given) == {"outputs": {"artifacts": {"model": model}, "outputFile": "/o"}}
+    assert list(given["outputs"]["artifacts"]) == ["executor-logs", "model"]  # type: ignore[call-overload]
+    assert ei.without_logs({"inputs": {}}) == {"inputs": {}}
+
+
 @pytest.mark.parametrize(
     ("uri", "attempt", "expected"),
     [
