@@ -86,7 +86,7 @@ def test_without_logs() -> None:
     logs, model = ({"artifacts": [{"uri": f"gs://b/{name}"}]} for name in ("logs", "model"))
     given = {"outputs": {"artifacts": {"executor-logs": logs, "model": model}, "outputFile": "/o"}}
     assert ei.without_logs(given) == {"outputs": {"artifacts": {"model": model}, "outputFile": "/o"}}
-    assert list(given["outputs"]["artifacts"]) == ["executor-logs", "model"]  # type: ignore[call-overload]
+    assert list(given["outputs"]["artifacts"]) == ["executor-logs", "model"]
     assert ei.without_logs({"inputs": {}}) == {"inputs": {}}
 
 
