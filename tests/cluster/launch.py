@@ -28,7 +28,6 @@ CLUSTER_IMAGES: Mapping[str, Any] = {
     "packages_to_install": [],
     "install_kfp_package": False,
     "install_kr_kfp_package": False,
-    "logs": "all",
 }
 """Options of a step in the images of this cluster, whose pods reach no package index."""
 
@@ -106,9 +105,14 @@ def uninstall(space: Space) -> None:
     assert done.exit_code == 0, (done.output, done.exception)
 
 
-def shape(step: Any, **changes: Any) -> Any:
+def in_images(step: Any, **changes: Any) -> Any:
     """Give a step in the images of this cluster."""
     return step.options(**{**CLUSTER_IMAGES, **changes})
+
+
+def shape(step: Any, **changes: Any) -> Any:
+    """Give a step in the images of this cluster, which shows the logs of all hosts."""
+    return in_images(step, **{"logs": "all", **changes})
 
 
 def nothing_is_left(launching: Launching) -> None:

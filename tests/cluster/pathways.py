@@ -8,13 +8,13 @@ from typing import Any
 import kr_kfp
 from tests.cluster.images import PATHWAYS_IMAGES, PATHWAYS_VERSION
 from tests.cluster.kfp_pod import KfpPod
-from tests.cluster.launch import Launching, shape
+from tests.cluster.launch import Launching, in_images
 
 STANDIN = Path(__file__).parents[1] / "standins" / "pathwaysutils" / "__init__.py"
 
 SCRATCH = "gs://bucket/scratch"
 
-SMALL = {"cpu": "10m", "memory": "64M"}
+SMALL = {"cpu": "500m", "memory": "128M"}
 
 
 @kr_kfp.component(
@@ -61,7 +61,7 @@ def driving(launching: Launching, breaks: list[str], **changes: Any) -> KfpPod:
     """Give the step's pod, not started yet, with the stand-in for pathwaysutils as a volume of the task."""
     made = {"metadata": {"name": "pathwaysutils"}, "data": {STANDIN.name: STANDIN.read_text(encoding="utf-8")}}
     launching.run.space.create_object("configmaps", made)
-    pod = launching.pod(shape(drive, **changes), breaks=breaks)
+    pod = launching.pod(in_images(drive, **changes), breaks=breaks)
     pod.task_config = {
         "volumes": [{"name": "standins", "configMap": {"name": "pathwaysutils"}}],
         "volumeMounts": [{"name": "standins", "mountPath": "/standins/pathwaysutils"}],

@@ -64,7 +64,7 @@ def test_digits_on_four_hosts_of_four_chips(launching: Launching, tmp_path: Path
     ended = pod.wait(seconds=400)
     log = pod.log()
     assert ended.code == 0, log
-    assert "warning" not in log
+    assert "output 'executor-logs'" not in log  # which is KFP's own to fill
     outputs = pod.outputs()
     assert outputs["parameterValues"]["accuracy"] >= 0.95
     model = outputs["artifacts"]["model"]["artifacts"][0]
