@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(tier)
         if tier in _SERIAL:
             item.add_marker(pytest.mark.xdist_group("serial"))
+        if tier == "cluster":  # twice that of others: where a processor is slow every pod takes its time
+            item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: TIERS.index(item.path.relative_to(tests).parts[0]))
 
 

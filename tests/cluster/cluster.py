@@ -153,7 +153,7 @@ class Cluster:
     def _finish_node(self, node: Node) -> None:
         """Give a node its chips: the kubelet leaves a resource alone that no device plugin of its own offers."""
         name = node.spec.name
-        wait_for(f"{name} to register", lambda: node.lives() and self._exists(f"nodes/{name}"), seconds=120)
+        wait_for(f"{name} to register", lambda: node.lives() and self._exists(f"nodes/{name}"), seconds=240)
         if node.spec.chips:
             path = "google.com~1tpu"
             patch = [

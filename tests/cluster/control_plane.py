@@ -120,7 +120,7 @@ class ControlPlane:
     def _wait(self, what: str, probe: Callable[[], bool]) -> None:
         dead = [name for name, process in self.processes.items() if not process.alive()]
         hint = f"See {self.places.logs}. {f'Ended: {dead}' if dead else ''}"
-        wait_for(what, probe, seconds=90, hint=hint)
+        wait_for(what, probe, seconds=180, hint=hint)
 
     def _asks(self, path: str) -> bool:
         try:

@@ -115,7 +115,7 @@ class KfpPod:
         )
         return self._make(self._new_name())
 
-    def again(self, *, same_name: bool = False, retry: bool = False, seconds: float = 60) -> KfpPod:
+    def again(self, *, same_name: bool = False, retry: bool = False, seconds: float = 180) -> KfpPod:
         """Make the next pod of this execution, when the present one is gone or has ended.
 
         Args:
@@ -142,7 +142,7 @@ class KfpPod:
         """Read what ``main`` has printed."""
         return self.run.space.logs(self.name)
 
-    def wait(self, *, seconds: float = 120) -> Ended:
+    def wait(self, *, seconds: float = 240) -> Ended:
         """Wait until ``main`` has ended.
 
         Raises:
@@ -180,7 +180,7 @@ class KfpPod:
         found: Json = json.loads(text)
         return found
 
-    def wait_for_log(self, text: str, *, seconds: float = 60) -> str:
+    def wait_for_log(self, text: str, *, seconds: float = 180) -> str:
         """Wait until ``main`` has printed a text, and give its log.
 
         Raises:
@@ -194,7 +194,7 @@ class KfpPod:
             time.sleep(0.1)
         return log
 
-    def terminate(self, *, seconds: float = 120) -> Ended:
+    def terminate(self, *, seconds: float = 180) -> Ended:
         """Stop the step as Argo does when KFP terminates the run: the pod stays.
 
         The signal is sent at once and about every 10 s again, until ``main`` has ended.

@@ -119,7 +119,7 @@ def nothing_is_left(launching: Launching) -> None:
     """Wait until the run has left neither group nor training pods nor what belongs to them."""
     space = launching.run.space
     kinds = ("leaderworkersets", "statefulsets")
-    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds), seconds=60)
+    wait_for("nothing left", lambda: not launching.hosts() and not any(space.items(kind) for kind in kinds))
 
 
 def starts(log: str) -> list[str]:

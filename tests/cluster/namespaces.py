@@ -42,7 +42,7 @@ class Namespaces:
         ]
         logs.mkdir(parents=True, exist_ok=True)
         outside = spawn(command, logs / "namespaces.log", os.environ)
-        wait_for("the namespaces", lambda: _program(outside.pid) == pause.name or not outside.alive(), seconds=10)
+        wait_for("the namespaces", lambda: _program(outside.pid) == pause.name or not outside.alive(), seconds=60)
         held = Process.find(next(iter(children(outside.pid)), 0))
         if held is None:
             msg = f"unshare failed: {(logs / 'namespaces.log').read_text(encoding='utf-8')}"
@@ -88,7 +88,7 @@ class Namespaces:
         log = self.logs / f"{name}.log"
         outside = spawn(self.inside(command), log, os.environ | (env or {}))
         self._started.append(outside)
-        wait_for(f"the start of {name}", lambda: bool(children(outside.pid)) or not outside.alive(), seconds=10)
+        wait_for(f"the start of {name}", lambda: bool(children(outside.pid)) or not outside.alive(), seconds=60)
         found = Process.find(next(iter(children(outside.pid)), 0))
         if found is None:
             msg = f"{name} did not start: {log.read_text(encoding='utf-8')[-2000:]}"

@@ -124,7 +124,7 @@ class Node:
             process = Process.read(self.folder / f"{name}.pid")
             if process is not None:
                 process.signal(signal.SIGKILL)
-                wait_for(f"end of {name}", lambda process=process: not process.alive(), seconds=10)  # type: ignore[misc]
+                wait_for(f"end of {name}", lambda process=process: not process.alive(), seconds=60)  # type: ignore[misc]
 
     def lose(self) -> None:
         """Cut the node off and kill its containers, as when the machine is switched off."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-def wait_for(what: str, probe: Callable[[], bool], *, seconds: float = 60.0, hint: str = "") -> None:
+def wait_for(what: str, probe: Callable[[], bool], *, seconds: float = 180.0, hint: str = "") -> None:
     """Ask until the answer is yes.
 
     Raises:
@@ -85,7 +85,7 @@ class Process:
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
         self.signal(signal.SIGKILL)
-        wait_for(f"end of process {self.pid}", lambda: not self.alive(), seconds=10)
+        wait_for(f"end of process {self.pid}", lambda: not self.alive(), seconds=60)
 
 
 def spawn(command: Sequence[str | Path], log: Path, env: Mapping[str, str]) -> Process:

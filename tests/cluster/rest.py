@@ -196,7 +196,7 @@ class Watch:
             return iter(tuple(self.changes))
 
     def until(
-        self, condition: Callable[[list[Seen]], bool], *, seconds: float = 60, what: str = "a change"
+        self, condition: Callable[[list[Seen]], bool], *, seconds: float = 180, what: str = "a change"
     ) -> list[Seen]:
         """Wait until the changes seen so far satisfy a condition, and give them.
 

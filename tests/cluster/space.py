@@ -34,7 +34,7 @@ class Space:
         for resource in ("leaderworkersets", "statefulsets"):
             for item in self.rest.items(resource, self.name):
                 self.rest.delete(resource, self.name, item["metadata"]["name"])
-        wait_for(f"the end of all pods in {self.name}", self._empty, seconds=60)
+        wait_for(f"the end of all pods in {self.name}", self._empty)
         self.rest.delete("namespaces", None, self.name)
 
     def _empty(self) -> bool:
@@ -67,12 +67,12 @@ class Space:
         """Read a container's log."""
         return self.rest.logs(self.name, pod, container=container, previous=previous)
 
-    def first_line(self, pod: str, *, seconds: float = 20) -> str:
+    def first_line(self, pod: str, *, seconds: float = 120) -> str:
         """Wait for the first line that a pod's main container prints: a container runs before its log has anything."""
         wait_for(f"a line from {pod}", lambda: "\n" in self._log_if_any(pod), seconds=seconds)
         return self.logs(pod).splitlines()[0]
 
-    def line(self, pod: str, start: str, *, seconds: float = 60) -> str:
+    def line(self, pod: str, start: str, *, seconds: float = 180) -> str:
         """Wait for a line with this start from a pod's main container, and give the rest of it."""
 
         def found() -> list[str]:

@@ -84,7 +84,7 @@ def _fill(folder: Path, wanted: Sequence[Image], programs: Programs, like: Path 
     try:
         corner.run("mount", "-t", "tmpfs", "tmpfs", "/run")
         daemon = corner.start("containerd", [programs.bin / "containerd", "--config", config])
-        wait_for("containerd for images", (folder / "socket").exists, seconds=30)
+        wait_for("containerd for images", (folder / "socket").exists, seconds=120)
         ctr = [str(programs.bin / "ctr"), f"--address={folder}/socket", "--namespace=k8s.io", "images"]
         for image in wanted:
             # Layers are needed unpacked only.

@@ -39,5 +39,5 @@ def test_four_hosts_with_four_devices_form_one_mesh(space: Space) -> None:
         space.create_object("leaderworkersets", body)
         seen = pods.until(lambda changes: all_run(changes, 4), what="group that runs")
     names = sorted(pod["metadata"]["name"] for pod in living(seen).values())
-    found = [json.loads(space.line(name, "found ", seconds=120)) for name in names]
+    found = [json.loads(space.line(name, "found ")) for name in names]
     assert found == [[16, 4, [0, 1, 2, 3]]] * 4

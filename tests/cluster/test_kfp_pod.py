@@ -85,7 +85,7 @@ def test_terminate_leaves_a_program_less_than_two_seconds(kfp_run: KfpRun) -> No
     """Without the kill command, a program that gets SIGTERM is killed when the emissary looks next, and prints no more."""
     pod = KfpPod(run=kfp_run, step=_step(SLOW_HANDLER)).start()
     pod.wait_for_log("ready")
-    ended = pod.terminate(seconds=30)
+    ended = pod.terminate()
     assert ended.code == 143
     assert "handler done" not in pod.log()
     found = pod.read()
@@ -98,7 +98,7 @@ def test_terminate_through_the_kill_command_lets_a_program_end(kfp_run: KfpRun) 
     kill = json.dumps(["/bin/sh", "-c", "[ %d = 15 ] && kill -USR1 $(cat /tmp/pid)"])
     pod = KfpPod(run=kfp_run, step=_step(SLOW_HANDLER, annotations={KILL: kill})).start()
     pod.wait_for_log("ready")
-    ended = pod.terminate(seconds=30)
+    ended = pod.terminate()
     assert ended.code == 1
     assert "handler done" in pod.log()
 

@@ -56,7 +56,7 @@ class Kube:
         self.inbox: queue.Queue[Event] = queue.Queue()
         self.events: list[Event] = []
 
-    def until(self, condition: Callable[[list[Event]], object], what: str, seconds: float = 60) -> list[Event]:
+    def until(self, condition: Callable[[list[Event]], object], what: str, seconds: float = 180) -> list[Event]:
         """Wait until what was told so far is enough."""
         end = time.monotonic() + seconds
         while not condition(self.events):

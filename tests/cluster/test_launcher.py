@@ -61,7 +61,7 @@ def test_digits_on_four_hosts_of_four_chips(launching: Launching, tmp_path: Path
     # Four CPU devices stand for the four chips that the nodes say they have.
     env = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     pod = launching.start(shape(keras_classifier, env=env), {"train": dataset}, epochs=8)
-    ended = pod.wait(seconds=400)
+    ended = pod.wait(seconds=500)
     log = pod.log()
     assert ended.code == 0, log
     assert "output 'executor-logs'" not in log  # which is KFP's own to fill
@@ -135,7 +135,7 @@ def test_terminate_deletes_the_group(launching: Launching) -> None:
     """KFP's terminate comes through the kill command: group gone, step red, and the log says what was done."""
     pod = launching.start(shape(act), mode="wait")
     pod.wait_for_log("host 0 attempt 0 starts")
-    ended = pod.terminate(seconds=60)
+    ended = pod.terminate()
     assert ended.code != 0
     assert "was cancelled by SIGUSR1; its group of hosts was deleted" in pod.log()
     nothing_is_left(launching)
@@ -220,5 +220,5 @@ def test_hosts_are_confined_and_inherit(launching: Launching) -> None:
         references = [entry["valueFrom"]["secretKeyRef"] for entry in main["env"] if "secretKeyRef" in str(entry)]
         assert {reference["name"] for reference in references} == {"mlpipeline-minio-artifact"}
         assert launching.s3.writer.secret_key not in json.dumps(host)
-    pod.terminate(seconds=60)
+    pod.terminate()
     nothing_is_left(launching)

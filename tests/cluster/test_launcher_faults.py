@@ -58,7 +58,7 @@ def both_start(pod: KfpPod, attempt: int = 0) -> None:
         pod.wait_for_log(f"host {host} attempt {attempt} starts")
 
 
-def failed(pod: KfpPod, *words: str, seconds: float = 120) -> Ended:
+def failed(pod: KfpPod, *words: str, seconds: float = 240) -> Ended:
     """Wait for a failure whose termination message has these words and fits, and which told no error of the product."""
     ended = pod.wait(seconds=seconds)
     log = pod.log()
@@ -105,7 +105,7 @@ def test_terminate_while_hosts_wait(launching: Launching) -> None:
     pod.task_config = {"nodeSelector": {"disk": "tape"}}
     pod.start()
     wait_for("pods of the group", lambda: len(launching.hosts()) == 2)
-    assert pod.terminate(seconds=30).code == 1
+    assert pod.terminate().code == 1
     assert "stay was cancelled by SIGUSR1; its group of hosts was deleted" in pod.log()
     assert starts(pod.log()) == []
     nothing_is_left(launching)
@@ -175,7 +175,7 @@ def test_each_right_that_is_needed(launching: Launching) -> None:
         pods = start_without(launching, REQUIRED, shape(stay))
         assert len(pods) == 10
         for (verb, resource), pod in pods.items():
-            ended = pod.wait(seconds=120)
+            ended = pod.wait()
             assert ended.code == 1
             account = f"system:serviceaccount:{where}:{pod.fields['serviceAccountName']}"
             assert ended.message.replace("may not: ", "may not ") == (
@@ -191,7 +191,7 @@ def test_each_right_that_can_be_done_without(launching: Launching) -> None:
     pods = start_without(launching, OPTIONAL, shape(stay, hosts=1, backend="lws"))
     where = launching.run.space.name
     for (verb, resource), pod in pods.items():
-        ended = pod.wait(seconds=120)
+        ended = pod.wait()
         assert ended.code == 0, pod.log()
         assert pod.outputs()["parameterValues"]["Output"] == "1 hosts, attempt 0"
         account = f"system:serviceaccount:{where}:{pod.fields['serviceAccountName']}"
@@ -272,7 +272,7 @@ def test_node_gone(launching: Launching, nodes_right: None, spare: Spare) -> Non
     lost = [name for name, host in launching.hosts().items() if host["spec"]["nodeName"] == node]
     assert len(lost) == 2
     spare.cluster.nodes[node].lose()
-    wait_for("doubt about the node", lambda: all(_ready(launching, name) == "False" for name in lost), seconds=60)
+    wait_for("doubt about the node", lambda: all(_ready(launching, name) == "False" for name in lost))
     spare.cluster.kubectl("delete", "node", node)
     restarted, given_up = pods
     said = [f"node {node} of pod {name} is gone" for name in lost]
@@ -309,7 +309,7 @@ def test_sigterm_without_the_kill_command(launching: Launching) -> None:
     pod.step = replace(pod.step, annotations=annotations)
     pod.start()
     both_start(pod)
-    assert pod.terminate(seconds=30).code != 0
+    assert pod.terminate().code != 0
     nothing_is_left(launching)
 
 

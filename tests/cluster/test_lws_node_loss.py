@@ -49,9 +49,9 @@ def test_group_with_a_lost_host_restarts_by_force(space: Space, spare: Spare) ->
         time.sleep(5)  # nothing is waited for: the lost host stays, however long one looks
         assert lost in uids(living(pods).values())
         space.delete("pods", lost, gracePeriodSeconds=0)
-        pods.until(lambda changes: not living(changes), what="end of all pods", seconds=20)
+        pods.until(lambda changes: not living(changes), what="end of all pods")
         space.patch("leaderworkersets", "g", {"spec": {"replicas": 1}})
-        pods.until(lambda changes: all_run(changes, 2), what="next attempt on living nodes", seconds=30)
+        pods.until(lambda changes: all_run(changes, 2), what="next attempt on living nodes")
 
 
 def _named(changes: list[Seen], name: str) -> Json:

@@ -44,7 +44,7 @@ def test_recreating_policy_runs_a_finished_training_again(space: Space) -> None:
     with space.watch("pods") as pods:
         body = group("g", container(ONCE.format(code=0)), size=2, policy="RecreateGroupOnPodRestart")
         space.create_object("leaderworkersets", body)
-        seen = pods.until(lambda changes: _completed(changes, "g-0") >= 2, what="second run", seconds=90)
+        seen = pods.until(lambda changes: _completed(changes, "g-0") >= 2, what="second run")
     assert _completed(seen, "g-0") >= 2
 
 
