@@ -86,7 +86,7 @@ class Fault:
     status: str = ""
     body: bytes = b""
     headers: tuple[str, ...] = ()
-    until: threading.Event = field(default_factory=threading.Event)
+    until: threading.Event = field(default_factory=threading.Event, compare=False)
 
 
 Plan = Callable[[Request], Fault | None]
