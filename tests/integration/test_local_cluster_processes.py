@@ -343,7 +343,7 @@ def test_only_the_largest_process_is_killed_for_memory(kit: Kit) -> None:
 def test_shared_memory_counts_once(kit: Kit) -> None:
     """Three processes that share 60 MB are below a limit of 100 MiB."""
     code = (
-        "import mmap, os, time; m = mmap.mmap(-1, 60_000_000); m.write(b'x' * 60_000_000); "
+        "import mmap, os, time; m = mmap.mmap(-1, 60_000_000); [m.write(bytes(10**6)) for _ in range(60)]; "
         "n = [os.fork() for _ in 'ab']; m[::4096]; time.sleep(1); os._exit(0) if 0 in n else [os.wait() for _ in n]"
     )
     kit.create(["python3", "-c", code], resources={"limits": {"memory": "100Mi"}})
