@@ -18,10 +18,10 @@ import kr_kfp
 from kr_kfp.spec.rights import RULES
 from tests.cluster import cgroups
 from tests.cluster.groups import LWS
-from tests.cluster.images import LAUNCHER_IMAGE, TRAIN_IMAGE
+from tests.cluster.images import TRAIN_IMAGE
 from tests.cluster.kfp_pod import KfpPod
 from tests.cluster.kfp_run import allow
-from tests.cluster.launch import Launching
+from tests.cluster.launch import Launching, in_images
 from tests.cluster.pki import Account
 from tests.cluster.processes import wait_for
 from tests.cluster.rest import Json
@@ -49,14 +49,7 @@ def work(address: str, seconds: float) -> None:
 
 def step(hosts: int) -> Any:
     """Give the function as a step in this cluster's images."""
-    made = kr_kfp.component(hosts=hosts, framework="none")(work)
-    return made.options(
-        base_image=TRAIN_IMAGE,
-        launcher_image=LAUNCHER_IMAGE,
-        packages_to_install=[],
-        install_kfp_package=False,
-        install_kr_kfp_package=False,
-    )
+    return in_images(kr_kfp.component(hosts=hosts, framework="none")(work))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

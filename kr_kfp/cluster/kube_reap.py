@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -74,18 +75,14 @@ def _reap(api: Api, group: Manifest, *, dry_run: bool) -> tuple[bool, str]:
         if dry_run or not goes:
             return goes, why
         try:
-            _delete(api, group)
+            with suppress(ConflictError):
+                _delete(api, group)
+                return True, why
+            group = api.get(GROUPS, name, namespace=namespace)
         except NotFoundError:
             return False, "is gone already"
-        except ConflictError:
-            try:
-                group = api.get(GROUPS, name, namespace=namespace)
-            except NotFoundError:
-                return False, "is gone already"
-            if group["metadata"]["uid"] != uid:
-                return False, "was made anew meanwhile"
-            continue
-        return True, why
+        if group["metadata"]["uid"] != uid:
+            return False, "was made anew meanwhile"
     return False, "is being changed by somebody"
 
 

@@ -56,7 +56,7 @@ class Group:
         self.pods: dict[str, Manifest] = {}
         self.gone: set[str] = set()
         self.notices: dict[str, Manifest] = {}
-        self._grace: float | None = None
+        self._hurrying = False
         self._hurried: set[tuple[str, float]] = set()
         self._synced = False
         self._watch: Watch | None = None
@@ -154,8 +154,8 @@ class Group:
             self._see(event.value)
             if event.kind == "pod-gone":
                 self.gone.add(event.value["metadata"]["uid"])
-            elif self._grace is not None:
-                self._hurry(event.value, self._grace)
+            elif self._hurrying:
+                self._hurry(event.value)
 
     def _see(self, pod: Manifest) -> None:
         """Take in a pod; what was known of its container stays when an eviction empties its status."""
@@ -200,10 +200,10 @@ class Group:
         attempt = self.attempt + 1
         # Before the group's controllers delete them, with the whole grace. No other leader comes meanwhile: this one
         # stays, being deleted, until its workers are gone.
-        self.hurry(HURRY)
+        self.hurry()
         self._change(lambda _: stop_patch())
         self._wait_for_no_pod()
-        self._grace = None
+        self._hurrying = False
         note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
         self._change(lambda group: {**restart_patch(group, attempt), **note})
         self.pods.clear()
@@ -236,11 +236,11 @@ class Group:
                 continue
             return
 
-    def delete(self, *, grace: float | None = None) -> bool:
-        """Ask for the deletion of the group, if there is one.
+    def delete(self) -> bool:
+        """Ask for the deletion of the group, if there is one, with :data:`HURRY` as its hosts' grace.
 
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL of its hosts; None is their pods' own.
+        That is so after success too: a runner that is just being started again misses its SIGTERM, and would take the
+        whole grace of its pod.
 
         Returns:
             Whether there is anything to wait for.
@@ -249,31 +249,27 @@ class Group:
         manifest = self.manifest or self.cluster.read_group(self.name)
         if manifest is not None:
             self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
-            if grace is not None:
-                self.hurry(grace)
+            self.hurry()
         return manifest is not None or bool(self._there())
 
     def _there(self) -> list[Manifest]:
         return [pod for uid, pod in self.pods.items() if uid not in self.gone]
 
-    def hurry(self, grace: float) -> None:
-        """Give the pods of a group that is being taken away a shorter grace: nothing they could still do would count.
+    def hurry(self) -> None:
+        """Give the pods of a group that is being taken away a short grace: nothing they could still do would count.
 
         It has to be said with the first deletion of each: a kubelet that is ending a pod already goes by the grace that
         it began with (measured, Kubernetes 1.36 with containerd 2.2). The leader comes first and in the foreground:
         the workers' StatefulSet goes with it at once, before a worker has gone, which would come back otherwise.
-
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL.
         """
-        self._grace = grace
+        self._hurrying = True
         for pod in sorted(self._there(), key=pod_index):
-            self._hurry(pod, grace)
+            self._hurry(pod)
 
-    def _hurry(self, pod: Manifest, grace: float) -> None:
+    def _hurry(self, pod: Manifest) -> None:
         """Delete a pod; on a node that is lost it is not waited for at all."""
         if not self.cluster.node_is_lost(pod):
-            self._delete_pod(pod, grace)
+            self._delete_pod(pod, HURRY)
         elif pod_index(pod) == 0 or pod["metadata"].get("deletionTimestamp"):
             # No kubelet is asked here, so it is gone at once: a worker therefore only when its StatefulSet is being
             # deleted, which asks for this pod's deletion; before that, another one would come in its place.

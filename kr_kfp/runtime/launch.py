@@ -27,7 +27,7 @@ from kr_kfp.executor_input import (
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
-from kr_kfp.runtime.group import HURRY, HeldError, StoppedError
+from kr_kfp.runtime.group import HeldError, StoppedError
 from kr_kfp.runtime.host import write_termination
 from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
@@ -136,14 +136,13 @@ def _run(launcher: Launcher, step: StepSpec, executor_input: Json) -> int:
     except StoppedError as stop:
         return _stopped(launcher, step, stop.number)
     except ClusterError as problem:
-        launcher.clean_up(grace=HURRY)
+        launcher.clean_up()
         said = "" if isinstance(problem, ForbiddenError) else "the cluster failed a request: "
         return _end(ExitCode.FAILED, [f"{step.name}: {said}{problem}"])
     for warning in report.warnings:
         say(f"warning: {warning}")
-    # Also after success: a runner that is just being started again misses its SIGTERM and would take the whole grace.
-    # Then hosts only hold, and waiting for their end would hold back the next step; local ones are ours to end.
-    launcher.clean_up(grace=HURRY, wait=not report.ok or launcher.cluster.is_local)
+    # After success hosts only hold; waiting for their end would hold back the next step. Local ones are ours to end.
+    launcher.clean_up(wait=not report.ok or launcher.cluster.is_local)
     if report.ok:
         return ExitCode.OK
     return _end(ExitCode.FAILED, report.lines)
@@ -155,7 +154,7 @@ def _stopped(launcher: Launcher, step: StepSpec, number: int) -> int:
     if number == signal.SIGTERM and _is_drain(launcher.cluster.own_pod()):
         # Argo's terminate comes as SIGUSR1; this one is a drain or preemption of the launcher's own node.
         return _end(ExitCode.STOPPED, [f"{step.name}: the launcher's pod is leaving; its next one adopts the group"])
-    launcher.clean_up(grace=HURRY)
+    launcher.clean_up()
     return _end(ExitCode.STOPPED, [f"{step.name} was cancelled by {name}; its group of hosts was deleted"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kr_kfp.cluster.api import Clock, Cluster
 from kr_kfp.errors import ClusterError, ForbiddenError, UnavailableError
-from kr_kfp.runtime.group import HURRY, Group
+from kr_kfp.runtime.group import Group
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import Category, Diagnosis, diagnose
 from kr_kfp.spec.launch import Launch
@@ -127,17 +127,16 @@ class Launcher:
                 return self._success()
             return self._failure(verdict)
 
-    def clean_up(self, *, grace: float | None = None, wait: bool = True) -> None:
+    def clean_up(self, *, wait: bool = True) -> None:
         """Delete the group; a deletion that hangs is told and changes nothing.
 
         Args:
-            grace: Seconds between SIGTERM and SIGKILL of the hosts; None is their pods' own.
             wait: Wait until it is gone. False waits only until the group and all of its pods are being deleted: the
                 cluster ends them then without a launcher, and hosts that only hold have nothing left to do.
         """
         begun = self.clock.now()
         try:
-            if not self.group.delete(grace=grace):
+            if not self.group.delete():
                 return
             end = begun + self.step.terminate_grace
             if not wait and self.group.wait_leaving(end):
@@ -163,7 +162,7 @@ class Launcher:
         self.group.sync()
         if self.group.adopted and self._verdict().decision is Decision.FAILURE:
             self.say(f"group {self.launch.name} of an earlier launcher had failed; it is made anew")
-            self.clean_up(grace=HURRY)
+            self.clean_up()
             self._forget()
             self.group = self._group()
             self.group.acquire(manifest)

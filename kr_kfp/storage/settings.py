@@ -29,7 +29,6 @@ __all__ = [
 STORES_ENV = "KR_KFP_STORES"
 """Environment variable of user processes with :func:`dump_stores` as JSON: the step's stores, without secrets."""
 
-
 _ENV = "KR_KFP_STORE_{number}_{part}"
 _PARTS = {
     "access_key": ("access_key_env", "ACCESS_KEY"),

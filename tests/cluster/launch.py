@@ -91,18 +91,21 @@ def devices(number: int) -> dict[str, str]:
 
 def install(space: Space, *words: str) -> Json:
     """Give KFP's account a launcher's rights in a namespace, by the product's own command."""
-    arguments = ["install", "--namespace", space.name, "--service-account", ACCOUNT, *words, "--json"]
-    done = CliRunner(env={"KUBECONFIG": str(space.cluster.places.kubeconfig)}).invoke(cli, arguments)
-    assert done.exit_code == 0, (done.output, done.exception)
-    found: Json = json.loads(done.stdout)
-    return found
+    return _kr_kfp(space, "install", "--service-account", ACCOUNT, *words)
 
 
 def uninstall(space: Space) -> None:
     """Take the rights of the namespace's accounts back, by the product's own command."""
-    arguments = ["uninstall", "--namespace", space.name, "--json"]
+    _kr_kfp(space, "uninstall")
+
+
+def _kr_kfp(space: Space, command: str, *words: str) -> Json:
+    """Execute a command on a namespace, see that it succeeds, and give its JSON."""
+    arguments = [command, "--namespace", space.name, *words, "--json"]
     done = CliRunner(env={"KUBECONFIG": str(space.cluster.places.kubeconfig)}).invoke(cli, arguments)
     assert done.exit_code == 0, (done.output, done.exception)
+    found: Json = json.loads(done.stdout)
+    return found
 
 
 def in_images(step: Any, **changes: Any) -> Any:

@@ -224,7 +224,7 @@ def test_restart_takes_all_pods_away_and_starts_each_host_once(kube: Kube) -> No
     )
     assert set(gone) == first
     assert last_old < first_new
-    launched.delete(grace=2.0)
+    launched.delete()
     assert launched.wait_gone(clock.now() + 30)
 
 
@@ -461,7 +461,7 @@ def test_lost_node_is_noticed_and_its_pod_is_forced_away(
     )
     taken = Group(kube.cluster, clock, name="g", hosts=1)
     taken.manifest = made
-    taken.delete(grace=2.0)
+    taken.delete()
     began = time.monotonic()
     assert taken.wait_gone(clock.now() + 30)
     assert time.monotonic() - began < 20

@@ -75,12 +75,7 @@ def test_artifacts_in_signed_s3(data: Path, s3_server: S3Server, tmp_path: Path)
     """Dataset, model, history and checkpoints in an S3 store that checks signatures: the result of a local run."""
     bucket = s3_server.make_bucket()
     s3_server.put(bucket, "data/train", data.read_bytes())
-    env = {
-        "AWS_ACCESS_KEY_ID": s3_server.writer.access_key,
-        "AWS_SECRET_ACCESS_KEY": s3_server.writer.secret_key,
-        "AWS_ENDPOINT_URL": s3_server.endpoint,
-        "AWS_REGION": s3_server.region,
-    }
+    env = s3_server.variables()
     root = f"s3://{bucket}/run"
     _check_remote(
         data, tmp_path, root, env, given=f"s3://{bucket}/data/train", objects=lambda: s3_server.objects(bucket)

@@ -386,7 +386,7 @@ def test_a_group_on_a_lost_node_is_taken_away_by_force(server: KubeServer) -> No
         group.manifest = cluster.read_group("train-x")
         watch = cluster.watch("train-x", clock.put)
         group.sync()
-        group.delete(grace=2.0)
+        group.delete()
         assert asked() == [("train-x-0", 2, "Foreground"), ("train-x-0-2", 2, "")]
         lost["metadata"]["deletionTimestamp"] = now(-30)
         server.put("pods", lost)

@@ -126,7 +126,7 @@ def test_signal_while_the_group_is_made(server: KubeServer) -> None:
         clock.put(Event("signal", signal.SIGUSR1))
         with pytest.raises(StoppedError):
             running.result(timeout=30)
-        leaving = threads.submit(launcher.clean_up, grace=2.0)
+        leaving = threads.submit(launcher.clean_up)
         clock.put(Event("signal", signal.SIGUSR1))
         until(lambda: server.count("delete leaderworkersets"))
         server.remove("leaderworkersets", "train-x")

@@ -89,12 +89,7 @@ def gcs(server: GcsServer) -> Place:
 def s3(server: S3Server) -> Place:
     """Give a new bucket, and AWS's variables."""
     bucket = server.make_bucket()
-    env = {
-        "AWS_ACCESS_KEY_ID": server.writer.access_key,
-        "AWS_SECRET_ACCESS_KEY": server.writer.secret_key,
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "AWS_REGION": server.region,
-    }
+    env = server.variables()
     whole = "/step-0000000002.committed"
     return Place(root=f"s3://{bucket}/ck", env=env, whole=whole, names=lambda: sorted(server.objects(bucket)))
 

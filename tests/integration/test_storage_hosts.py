@@ -47,13 +47,7 @@ def train(
 
 def s3_env(server: S3Server) -> dict[str, str]:
     """Give the surroundings' credentials for the S3 server."""
-    return {
-        "AWS_ACCESS_KEY_ID": server.writer.access_key,
-        "AWS_SECRET_ACCESS_KEY": server.writer.secret_key,
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "AWS_REGION": server.region,
-        "AWS_ALLOW_HTTP": "true",
-    }
+    return {**server.variables(), "AWS_ALLOW_HTTP": "true"}
 
 
 def test_signed_s3(s3_server: S3Server, tmp_path: Path) -> None:

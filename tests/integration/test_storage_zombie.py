@@ -104,12 +104,7 @@ def behind_proxy(server: S3Server | GcsServer, plan: Plan) -> Iterator[Store]:
     """Give a bucket that is reached through a proxy."""
     with run_proxy(server.endpoint, plan) as proxy:
         if isinstance(server, S3Server):
-            env = {
-                "AWS_ACCESS_KEY_ID": server.writer.access_key,
-                "AWS_SECRET_ACCESS_KEY": server.writer.secret_key,
-                "AWS_ENDPOINT_URL": proxy.endpoint,
-                "AWS_REGION": server.region,
-            }
+            env = server.variables(proxy.endpoint)
             root = f"s3://{server.make_bucket()}"
         else:
             env = {"STORAGE_EMULATOR_HOST": proxy.endpoint, "GOOGLE_BEARER_TOKEN": server.token}

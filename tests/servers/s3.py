@@ -57,6 +57,15 @@ class S3Server:
     def __repr__(self) -> str:
         return f"<S3 server at {self.endpoint}>"
 
+    def variables(self, endpoint: str = "") -> dict[str, str]:
+        """Give AWS's variables for the writer; ``endpoint`` is another way to the server, such as a proxy's."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.writer.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.writer.secret_key,
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_REGION": self.region,
+        }
+
     def make_bucket(self, prefix: str = "bucket") -> str:
         """Make a new, empty bucket and give its name."""
         name = f"{prefix}-{secrets.token_hex(4)}"

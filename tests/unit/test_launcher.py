@@ -147,11 +147,12 @@ def test_lost_host_restarts_the_group_under_the_next_number() -> None:
     rig = Rig()
     rig.clock.after(5, lambda: rig.cluster.lose_host(1))
     rig.all_ok(30)
-    report = run(rig)
+    report = rig.launcher.run()
+    assert [name for verb, name in rig.cluster.calls if verb == "delete-pod"] == ["train-x-0", "train-x-0-1"]
+    rig.launcher.clean_up()
     assert report.ok
     assert report.attempt == 1
     assert rig.verbs() == ["create", "patch", "patch", "delete"]
-    assert [name for verb, name in rig.cluster.calls if verb == "delete-pod"] == ["train-x-0", "train-x-0-1"]
     group_said = [line for line in rig.said if "restarting" in line]
     assert group_said == [
         "host 1 was lost: pod train-x-0-1 was deleted while it ran; restarting the group as attempt 1 "
@@ -354,9 +355,9 @@ def test_nothing_is_said_of_a_group_that_was_never_made() -> None:
     rig.cluster.create_group = refuse  # type: ignore[method-assign]
     with pytest.raises(ForbiddenError):
         rig.launcher.run()
-    rig.launcher.clean_up(grace=2.0)
+    rig.launcher.clean_up()
     rig.cluster.read_group = refuse  # type: ignore[method-assign]
-    rig.launcher.clean_up(grace=2.0)
+    rig.launcher.clean_up()
     assert rig.said == []
 
 
