@@ -18,7 +18,7 @@ from pathlib import Path
 from kr_kfp.errors import Problem
 from kr_kfp.storage.settings import STORES_ENV, StoreSettings
 
-__all__ = ["GOOGLE_FIX", "fix", "in_one_pod", "missing", "unreadable_google"]
+__all__ = ["GOOGLE_FIX", "fix", "in_one_pod", "missing", "unreadable_google", "uses_web_identity"]
 
 GOOGLE_FIX = "put a service account's key there, or bind the pod's service account (workload identity)"
 """What to do where Google credentials are of a kind that is not supported, such as ``external_account``."""
@@ -71,6 +71,11 @@ def unreadable_google(text: str) -> str:
     return "" if kind in {"service_account", "authorized_user"} else f"holds Google credentials of type {kind!r}"
 
 
+def uses_web_identity(env: Mapping[str, str]) -> bool:
+    """Tell whether a projected token is exchanged for S3 keys, where the settings name none."""
+    return bool(env.get("AWS_WEB_IDENTITY_TOKEN_FILE")) and not env.get("AWS_ACCESS_KEY_ID")
+
+
 def _aws(settings: StoreSettings, env: Mapping[str, str], where: str) -> list[Problem]:
     problems = []
     if settings.scheme == "minio" and not (
@@ -85,9 +90,13 @@ def _aws(settings: StoreSettings, env: Mapping[str, str], where: str) -> list[Pr
         if env.get(first) and not env.get(second)
     ]
     token = env.get("AWS_WEB_IDENTITY_TOKEN_FILE", "")
-    if token and not env.get("AWS_ACCESS_KEY_ID") and not os.access(token, os.R_OK):
+    if uses_web_identity(env) and not os.access(token, os.R_OK):
         text = f"the file {token} of AWS_WEB_IDENTITY_TOKEN_FILE cannot be read."
         problems.append(Problem(where, text, "look at the pod's projected token, and at the user it is for"))
+    sts = env.get("AWS_ENDPOINT_URL_STS", "")
+    if uses_web_identity(env) and sts and not sts.startswith("https://"):
+        text = f"AWS_ENDPOINT_URL_STS is {sts!r}, and a token is only sent over https."
+        problems.append(Problem(where, text, "give an https:// address; its CA may be named by AWS_CA_BUNDLE"))
     if any(env.get(name) for name in _AWS):
         return problems
     if env.get("AWS_PROFILE"):

@@ -247,7 +247,8 @@ def _by_text(uri: str, error: BaseException, text: str) -> Problem | None:
     bad = _BAD_NAME.search(text)
     if bad:
         return _problem(f"{uri}: {bad[1]!r}", "is no name for a file", "rename the object", "")
-    lower = (text + repr(error)).lower()
+    # The debugging text names a setting that has nothing to do with what went wrong.
+    lower = (text + repr(error)).lower().replace("retry_timeout", "")
     for needles, what, fix in _BY_TEXT:
         if any(needle in lower for needle in needles):
             return _problem(uri, what, fix)

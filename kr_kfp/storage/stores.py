@@ -131,7 +131,7 @@ def _open_s3(
     return S3Store(
         bucket,
         config=config,  # type: ignore[arg-type] # built of S3Config's own keys
-        client_options=_for_endpoint(client, endpoint),
+        client_options=_for_endpoint(client, endpoint, keep_ca=identity.uses_web_identity(env)),
         retry_config=retry,
         credential_provider=_s3_keys(settings, env) if settings.access_key_env and not settings.anonymous else None,
     )
@@ -238,10 +238,11 @@ def _client(settings: StoreSettings, stall: float, env: Mapping[str, str], where
     return client
 
 
-def _for_endpoint(client: ClientConfig, endpoint: str) -> ClientConfig:
-    """Allow plain HTTP where the endpoint asks for it; a CA is then not even read in, which takes time."""
+def _for_endpoint(client: ClientConfig, endpoint: str, *, keep_ca: bool = False) -> ClientConfig:
+    """Allow plain HTTP where the endpoint asks for it; a CA that nobody needs is not read in, which takes time."""
     if not endpoint.startswith("http://"):
         return client
     plain: ClientConfig = {**client, "allow_http": True}
-    plain.pop("root_certificate", None)
+    if not keep_ca:
+        plain.pop("root_certificate", None)
     return plain

@@ -2,94 +2,26 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import http.server
-import ipaddress
-import ssl
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from kr_kfp.errors import StorageError
 from kr_kfp.storage.fetch import fetch
 from kr_kfp.storage.limits import Limits
 from kr_kfp.storage.settings import StoreSettings
-
-_PEM = serialization.Encoding.PEM
-
-
-def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
-) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
-    )
-    if name != issuer:
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-    return builder.sign(issuer_key, hashes.SHA256())
-
-
-class _Object(http.server.BaseHTTPRequestHandler):
-    """Answers as a bucket with one object of three bytes."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_HEAD(self) -> None:
-        self._answer(b"", length=3)
-
-    def do_GET(self) -> None:
-        listing = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></ListBucketResult>'
-        self._answer(listing if "list-type" in self.path else b"abc")
-
-    def _answer(self, body: bytes, length: int | None = None) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        self.send_header("Last-Modified", "Mon, 30 Nov 2026 07:00:00 GMT")
-        self.send_header("ETag", '"one"')
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+from tests.servers.one_object import run_one_object
+from tests.servers.tls import server_tls
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Give a store's address and the file of its CA."""
-    folder = tmp_path_factory.mktemp("tls")
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca = folder / "ca.pem"
-    ca.write_bytes(_certificate("ca", ca_key, "ca", ca_key).public_bytes(_PEM))
-    chain = folder / "server.pem"
-    private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    chain.write_bytes(private + _certificate("store", key, "ca", ca_key).public_bytes(_PEM))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(chain)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Object)
-    server.daemon_threads = True  # a client keeps its connection
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}", ca
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    context, ca = server_tls(tmp_path_factory.mktemp("tls"))
+    with run_one_object(context) as server:
+        yield server.host, ca
 
 
 @pytest.mark.parametrize("variable", ["", "AWS_CA_BUNDLE", "SSL_CERT_FILE"])

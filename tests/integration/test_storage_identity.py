@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.one_object import run_one_object
 from tests.servers.places import Place, move
 from tests.servers.proxy import answer, run_proxy
 from tests.servers.s3 import S3Server
+from tests.servers.tls import server_tls
 
 STS = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
-<AssumeRoleWithWebIdentityResult><Credentials><SessionToken>session</SessionToken>
-<SecretAccessKey>{secret_key}</SecretAccessKey><Expiration>2099-01-01T00:00:00Z</Expiration>
-<AccessKeyId>{access_key}</AccessKeyId></Credentials></AssumeRoleWithWebIdentityResult>
+<AssumeRoleWithWebIdentityResult><Credentials><SessionToken>the-session-token</SessionToken>
+<SecretAccessKey>the-secret-key</SecretAccessKey><Expiration>2099-01-01T00:00:00Z</Expiration>
+<AccessKeyId>the-access-key</AccessKeyId></Credentials></AssumeRoleWithWebIdentityResult>
 </AssumeRoleWithWebIdentityResponse>"""
 
 
@@ -25,29 +27,31 @@ def _no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_web_identity(s3_server: S3Server, tmp_path: Path) -> None:
-    """A projected token, as EKS gives a pod, is exchanged for keys, once for a whole transfer."""
-    bucket = s3_server.make_bucket()
-    s3_server.put(bucket, "data/a", b"one")
-    s3_server.put(bucket, "data/b", b"two")
+    """A projected token, as EKS gives a pod, is exchanged for keys and a session token, which sign every request."""
     (tmp_path / "token").write_text("the-projected-token")
-    user = s3_server.writer
-    text = STS.format(secret_key=user.secret_key, access_key=user.access_key)
-    with run_proxy(s3_server.endpoint, answer("200 OK", text.encode())) as sts:
+    context, ca = server_tls(tmp_path)
+    exchange = answer("200 OK", STS.encode())
+    with run_one_object() as store, run_proxy(s3_server.endpoint, exchange, tls=context) as sts:
         env = {
             "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
             "AWS_ROLE_ARN": "arn:aws:iam::1:role/train",
             "AWS_ENDPOINT_URL_STS": sts.endpoint,
-            "AWS_ENDPOINT_URL": s3_server.endpoint,
+            "AWS_CA_BUNDLE": str(ca),
+            "AWS_ENDPOINT_URL": f"http://{store.host}",
             "AWS_REGION": s3_server.region,
         }
-        done = move("fetch", Place(uri=f"s3://{bucket}", env=env), {"data": tmp_path / "data"})
+        done = move("fetch", Place(uri="s3://bucket", env=env), {"data": tmp_path / "data"})
     assert (done.code, done.problems) == (0, []), done.output
-    assert {file.name: file.read_bytes() for file in (tmp_path / "data").iterdir()} == {"a": b"one", "b": b"two"}
+    assert (tmp_path / "data").read_bytes() == b"abc"
     assert 1 <= sts.requests <= 2  # obstore's clients for objects and for listings ask apart
     for request, _ in sts.done:
         assert "WebIdentityToken=the-projected-token" in request.target
-    assert "the-projected-token" not in done.output
-    assert user.secret_key not in done.output
+    assert store.requests
+    for headers in store.requests:
+        assert "Credential=the-access-key/" in headers["authorization"]
+        assert headers["x-amz-security-token"] == "the-session-token"
+    for secret in ("the-projected-token", "the-secret-key", "the-session-token"):
+        assert secret not in done.output
 
 
 @pytest.mark.parametrize(
@@ -60,6 +64,20 @@ def test_web_identity(s3_server: S3Server, tmp_path: Path) -> None:
                 (
                     "AWS_PROFILE is 'work', but profiles in files are not read.",
                     'eval "$(aws configure export-credentials --format env)"',
+                )
+            ],
+        ),
+        (
+            "s3://bucket",
+            {
+                "AWS_WEB_IDENTITY_TOKEN_FILE": "/dev/null",
+                "AWS_ROLE_ARN": "arn:aws:iam::1:role/train",
+                "AWS_ENDPOINT_URL_STS": "http://sts.train",
+            },
+            [
+                (
+                    "AWS_ENDPOINT_URL_STS is 'http://sts.train', and a token is only sent over https.",
+                    "give an https:// address; its CA may be named by AWS_CA_BUNDLE",
                 )
             ],
         ),

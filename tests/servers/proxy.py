@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -140,12 +141,13 @@ class Proxy:
 
 
 @contextmanager
-def run_proxy(target: str, plan: Plan) -> Iterator[Proxy]:
+def run_proxy(target: str, plan: Plan, *, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
     """Run a proxy in a thread of its own as long as the context is open.
 
     Args:
         target: URL of the server behind it, without a path.
         plan: Says for each request what to do to it.
+        tls: What its own side listens with; None for plain HTTP.
     """
     parts = urllib.parse.urlsplit(target)
     assert parts.hostname, target
@@ -155,8 +157,8 @@ def run_proxy(target: str, plan: Plan) -> Iterator[Proxy]:
 
     async def serve(host: str, port: int) -> None:
         relay = _Relay(host, port, plan)
-        server = await asyncio.start_server(relay.serve, "127.0.0.1", 0, limit=1 << 20)
-        relay.proxy.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(relay.serve, "127.0.0.1", 0, limit=1 << 20, ssl=tls)
+        relay.proxy.endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ending = asyncio.Event()
         state.append((relay.proxy, asyncio.get_running_loop(), ending))
         started.set()

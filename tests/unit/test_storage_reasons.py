@@ -128,6 +128,15 @@ def _answer(status: int, code: str = "") -> GenericError:
             "look at the store and the network; try again.",
         ),
         (
+            GenericError(
+                "HTTP error: request\n\nDebug source: RetryErrorImpl { retry_timeout: 180s, inner: Http(hyper::Error(Io, "
+                'Os { code: 104, kind: ConnectionReset, message: "Connection reset by peer" })) }'
+            ),
+            "fetch",
+            "the connection broke off again and again.",
+            "look at the store and the network; try again.",
+        ),
+        (
             GenericError("Error performing PUT http://169.254.169.254/latest/api/token: 403"),
             "fetch",
             "no credentials could be had from this machine's identity.",
