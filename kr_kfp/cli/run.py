@@ -125,7 +125,8 @@ def _stream(command: Sequence[str], quiet: bool) -> int:
         signals.taken(),
         subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            # Never written to: its end tells the worker that this process is gone.
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=env,

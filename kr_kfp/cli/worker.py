@@ -1,14 +1,17 @@
 """Runs one pipeline or component with kfp.local in a process of its own, for ``kr-kfp run``.
 
-Called as ``python -m kr_kfp.cli.worker REQUEST RESULT``: both are JSON files.
+Called as ``python -m kr_kfp.cli.worker REQUEST RESULT``: both are JSON files. Standard input is a pipe that the caller
+holds open as long as it lives.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ def main(request: str, result: str) -> int:
     """
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
     stop = _Stop()
+    _end_with_the_caller()
     try:
         target = find(asked["target"])
         local.init(
@@ -79,6 +83,43 @@ class _Stop:
         del arguments
         if self.asked and event == "subprocess.Popen":
             raise KeyboardInterrupt
+
+
+def _end_with_the_caller() -> None:
+    """Stop the run when its caller is gone without a word (SIGKILL): nobody would see it, or end its hosts."""
+    # Steps are not to read from the pipe, nor to find that it never ends.
+    pipe = os.dup(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    # What is printed from then on reaches nobody, and must not keep tasks from ending in good order.
+    sys.stdout = io.TextIOWrapper(_Output(1, null), encoding="utf-8", line_buffering=True)
+
+    def watch() -> None:
+        os.read(pipe, 1)
+        os.killpg(os.getpgrp(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _Output(io.BufferedIOBase):
+    """Writes to a file descriptor, and to another one as soon as nobody reads the first."""
+
+    def __init__(self, descriptor: int, spare: int) -> None:
+        self.descriptor, self.spare = descriptor, spare
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self.descriptor, left) :]
+            except BrokenPipeError:
+                os.dup2(self.spare, self.descriptor)
+        return len(data)
 
 
 def _plain(value: Any) -> Any:
