@@ -114,6 +114,7 @@ class KubeServer:
         logs: Logs of pods: by name, the starts in order; ``current`` is the last.
         rules: Resource rules that a SelfSubjectRulesReview gives.
         allowed: What a SelfSubjectAccessReview answers, by ``verb plural``.
+        cuts: Bytes after which the next logs that are asked for break off, one each.
         gone_in_stream: Whether 410 comes as an ERROR event inside a watch, and not as a status.
         documents: Answers for paths that are no objects, such as ``/openapi/v3/...``.
     """
@@ -121,6 +122,7 @@ class KubeServer:
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.logs: dict[str, list[Log]] = {}
+        self.cuts: list[int] = []
         self.rules: list[Json] = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
         self.allowed: dict[str, bool] = {}
         self.gone_in_stream = False
@@ -465,7 +467,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif request.query.get("previous") == "true" and len(starts) < 2:
                 self._reply(400, _status(400, "BadRequest", "previous terminated container not found"))
             else:
-                self._stream(self.kube.log(request))
+                self._stream(self.kube.log(request), cut=self.kube.cuts.pop(0) if self.kube.cuts else None)
         else:
             self._reply(*self.kube.answer(request))
 
@@ -502,12 +504,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, pieces: Iterator[bytes]) -> None:
+    def _stream(self, pieces: Iterator[bytes], cut: int | None = None) -> None:
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
             for piece in pieces:
+                if cut is not None and len(piece) > cut:
+                    self.wfile.write(f"{len(piece):x}\r\n".encode() + piece[:cut])
+                    self.close_connection = True
+                    return
+                cut = None if cut is None else cut - len(piece)
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
         except _Ended:
             if self.kube.how == "reset":

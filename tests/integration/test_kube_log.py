@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 
@@ -94,6 +95,24 @@ def test_breaks_lose_and_double_nothing(server: KubeServer, how: str) -> None:
         until(lambda: follower.got.count(b"\n") == 2000)
         end(server)
         assert follower.whole() == texts(0, 2000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_breaks_at_any_byte_lose_and_double_nothing(server: KubeServer, seed: int) -> None:
+    """The connection ends in the middle of a timestamp, a line or a line's end, about every 200 lines (case 19)."""
+    chance = random.Random(seed)
+    given = [(stamp, b"" if n % 50 == 49 else text) for n, (stamp, text) in enumerate(lines(0, 2000))]
+    size = len(f"{given[0][0]} line 1000\n")
+    # Each time from the start of a millisecond anew, so that every break is a little further on.
+    server.cuts = [chance.randrange(1, 10), *(chance.randrange(8 * size, 400 * size) for _ in range(9))]
+    server.write_log("train-x-0", *given)
+    with connected(server) as (cluster, _):
+        cluster.watch("train-x", Inbox())
+        follower = Follower(cluster, pod(0, uid="p0"))
+        until(lambda: follower.got.count(b"\n") == 2000)
+        end(server)
+        assert follower.whole() == [text for _, text in given]
+    assert len(server.cuts) < 5
 
 
 def test_a_log_that_cannot_be_had_yet(server: KubeServer) -> None:
