@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ _KEPT = ("KR_KFP_REGENERATE",)
 # JAX reads this once, when it is imported, which some modules of tests do while they are collected. Without it an
 # installed libtpu is asked for chips, and waits for ever where there are none.
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# A shell has its background jobs ignore SIGINT (nohup: SIGHUP), and what tests start would inherit that. The second is
+# left: tests that send it see to it themselves, so that nohup keeps its meaning for pytest.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -142,7 +142,8 @@ class Group:
             if not self.stopping:
                 raise StoppedError(int(event.value or 0))
         elif event.kind == "group":
-            self.manifest = event.value
+            if not _is_older(event.value, self.manifest):
+                self.manifest = event.value
         elif event.kind == "group-gone":
             self.manifest = None
         elif event.kind == "synced":
@@ -313,3 +314,14 @@ class Group:
             self._watch.close()
         self._watch = None
         self._synced = False
+
+
+def _is_older(told: Manifest, known: Manifest | None) -> bool:
+    """Tell whether a watch is behind what the answer to a change of ours has told already.
+
+    Taken for news it would lead back into the attempt before, whose pods are gone. Versions of one object can be
+    compared as numbers (Kubernetes KEP-5504, stable in 1.35; etcd's have always been numbers that grow).
+    """
+    if known is None or told["metadata"]["uid"] != known["metadata"]["uid"]:
+        return False
+    return int(told["metadata"]["resourceVersion"]) < int(known["metadata"]["resourceVersion"])

@@ -89,7 +89,8 @@ class FakeCluster:
             msg = f"{name} exists"
             raise ConflictError(msg, status=409, reason="AlreadyExists")
         group = copy.deepcopy(manifest)
-        group["metadata"] |= {"uid": self._uid(), "resourceVersion": self._uid(), "creationTimestamp": self._stamp()}
+        group["metadata"] |= {"uid": self._uid(), "creationTimestamp": self._stamp()}
+        group["metadata"]["resourceVersion"] = self._version()
         self.groups[name] = group
         self._make_pods(group)
         return copy.deepcopy(group)
@@ -111,7 +112,7 @@ class FakeCluster:
             raise ConflictError(msg, status=409, reason="Conflict")
         before = group["spec"]["replicas"]
         _merge(group, patch)
-        group["metadata"]["resourceVersion"] = self._uid()
+        group["metadata"]["resourceVersion"] = self._version()
         self._tell(Event("group", copy.deepcopy(group)))
         after = group["spec"]["replicas"]
         if before and not after:
@@ -286,6 +287,9 @@ class FakeCluster:
 
     def _uid(self) -> str:
         return f"uid-{next(self._numbers)}"
+
+    def _version(self) -> str:
+        return str(next(self._numbers))
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self.clock.now(), UTC).isoformat(timespec="microseconds")

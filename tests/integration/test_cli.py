@@ -81,20 +81,14 @@ def as_json(*words: str) -> Any:
 
 def start(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a command."""
-    # A CI job in the background has SIGINT ignored (nohup: SIGHUP), and children inherit that.
     given = options.pop("preexec_fn", None)
 
     def prepare() -> None:
-        _hear_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, which children inherit
         if given is not None:
             given()
 
     return subprocess.Popen([sys.executable, "-m", "kr_kfp", *words], preexec_fn=prepare, **options)  # noqa: PLW1509
-
-
-def _hear_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def hosts_of(kit: Kit) -> list[int]:

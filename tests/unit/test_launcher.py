@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,6 +159,32 @@ def test_lost_host_restarts_the_group_under_the_next_number() -> None:
         "host 1 was lost: pod train-x-0-1 was deleted while it ran; restarting the group as attempt 1 "
         "(2 restarts left after it)"
     ]
+
+
+def test_a_watch_that_lags_behind_a_restart() -> None:
+    """What it still tells of the attempt before, when the next one has been asked for, is no news."""
+    rig = Rig()
+    before: list[dict[str, Any]] = []
+    patched: list[dict[str, Any]] = []
+    patch_group = rig.cluster.patch_group
+
+    def patch(name: str, **given: Any) -> dict[str, Any]:
+        patched.append(patch_group(name, **given))
+        if len(patched) == 2:
+            rig.clock.put(Event("group", patched[0]))
+            for pod in before:
+                rig.clock.put(Event("pod", pod))
+                rig.clock.put(Event("pod-gone", pod))
+        return patched[-1]
+
+    rig.cluster.patch_group = patch  # type: ignore[method-assign]
+    rig.clock.after(4, lambda: before.extend(copy.deepcopy(list(rig.cluster.pods.values()))))
+    rig.clock.after(5, lambda: rig.cluster.lose_host(1))
+    rig.all_ok(30)
+    report = run(rig)
+    assert (report.ok, report.attempt) == (True, 1)
+    assert len(before) == 2
+    assert rig.verbs() == ["create", "patch", "patch", "delete"]
 
 
 def test_restart_budget() -> None:
