@@ -28,7 +28,6 @@ __all__ = [
     "launching",
     "left_over",
     "over_slices",
-    "plain_env",
     "sees_all",
     "starts_of",
 ]
@@ -167,24 +166,6 @@ def over_slices() -> dict:  # type: ignore[type-arg]
         "addresses": os.environ["TPU_PROCESS_ADDRESSES"].count(","),
         "megascale": sorted(name for name in os.environ if name.startswith("MEGASCALE_")),
     }
-
-
-@kr_kfp.component(hosts=2, processes_per_host=2, framework="torch", base_image="python:3.12", install_kfp_package=False)
-def plain_env() -> dict:  # type: ignore[type-arg]
-    """Join all processes from the plain environment, as torchrun's children do, and add up their numbers."""
-    import os
-
-    import torch.distributed as dist
-
-    ctx = kr_kfp.context()
-    dist.init_process_group("gloo")
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
-    mine = [int(os.environ[name]) for name in names]
-    # Numbers of one digit each: one sum tells what every process had.
-    seen = [dist.all_reduce(value * 10 ** dist.get_rank()) for value in [*mine, ctx.host, ctx.process, ctx.processes]]
-    total = dist.all_reduce(dist.get_rank())
-    dist.destroy_process_group()
-    return {"seen": [f"{value:04}"[::-1] for value in seen], "total": total, "keras": os.environ["KERAS_BACKEND"]}
 
 
 @dataclass

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from kr_kfp.spec.peers import tells_of_a_peer
 from kr_kfp.wire import ErrorInfo
 
 __all__ = ["EVENTS_ENV", "Ended", "Process", "run"]
@@ -52,6 +53,7 @@ class Process:
     code: int | None = None
     ended: float = 0.0
     kill_at: float | None = None
+    cut: bool = False
     _pipe: int = -1
     _buffer: bytes = b""
 
@@ -133,7 +135,7 @@ class Ended:
     """How all processes of a host ended.
 
     Args:
-        first: The process that failed first; process 0 if none failed.
+        first: The process that failed first by its own doing; process 0 if none failed.
         terminated_at: When SIGTERM came from outside, in Unix seconds; 0 if it did not.
     """
 
@@ -190,9 +192,17 @@ def run(processes: Sequence[Process]) -> Ended:
         _wait(processes, signals)
         _reap(processes)
         _schedule_kills(processes)
-    failed = [p for p in processes if p.failed]
-    first = min(failed, key=_failure_time) if failed else processes[0]
-    return Ended(first=first, terminated_at=signals.terminated_at)
+    return Ended(first=_first(processes), terminated_at=signals.terminated_at)
+
+
+def _first(processes: Sequence[Process]) -> Process:
+    """Give the process that tells how the host fared: the first to fail, of those that did not only lose a peer.
+
+    What kills a process gives no time, and its peers have raised a millisecond later, before its end is seen.
+    """
+    failed = sorted((p for p in processes if p.failed), key=_failure_time)
+    own = [p for p in failed if not p.cut and not (p.error and tells_of_a_peer(p.error))]
+    return [*own, *failed, processes[0]][0]
 
 
 def _failure_time(process: Process) -> float:
@@ -209,6 +219,7 @@ def _wait(processes: Sequence[Process], signals: _Signals) -> None:
     for process in processes:
         process.read_events()
         if process.kill_at is not None and process.code is None and time.monotonic() >= process.kill_at:
+            process.cut = True
             process.signal_group(signal.SIGKILL)
 
 

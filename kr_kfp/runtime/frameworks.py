@@ -2,8 +2,11 @@
 
 JAX: ``jax.distributed.initialize`` with explicit arguments on CPU and GPU (JAX reads neither the number of processes
 nor its own id from the environment: jax/_src/distributed.py), by detection on TPU (jax/_src/clusters). A second call
-by user code is harmless. PyTorch: the variables that ``torch.distributed.init_process_group`` reads (RANK, WORLD_SIZE,
-LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set by the runner; which process group to make stays with user code.
+by user code is harmless. PyTorch: the runner sets what ``torch.distributed.init_process_group`` reads (RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torch/distributed/rendezvous.py), LOCAL_RANK and LOCAL_WORLD_SIZE; which process
+group to make stays with user code. Other names of torchrun's (torch/distributed/elastic/agent/server/
+local_elastic_agent.py) are its agent's: with TORCHELASTIC_USE_AGENT_STORE process 0 would look for the agent's store in
+place of making its own.
 """
 
 from __future__ import annotations

@@ -71,6 +71,9 @@ def _process_env(options: Json, index: int, rank: int, count: int) -> dict[str, 
         "LOCAL_WORLD_SIZE": str(count),
         "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
     }
+    if count > 1:
+        # As torchrun does (torch/distributed/run.py): each would take a thread for every processor of the host.
+        env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     if "JAX_COORDINATOR_ADDRESS" in os.environ:  # not with Pathways, where one process drives all devices
         env |= {
             "KERAS_DISTRIBUTION_JOB_ADDRESSES": os.environ["JAX_COORDINATOR_ADDRESS"],

@@ -16,12 +16,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from kr_kfp.spec.observe import BROKE_FIRST, HostState, Phase
+from kr_kfp.spec.peers import tells_of_a_peer
 from kr_kfp.wire import LEAVING, Outcome
 
 __all__ = [
@@ -71,29 +71,6 @@ class Verdict:
     user_fault: bool = False
 
 
-# What JAX, gloo, NCCL and libtpu say on the hosts that remain when one goes away.
-_PEER_WORDS = re.compile(
-    r"gloo|nccl|coordination.?service|coordination_service|heartbeat|barrier|connection (reset|closed|refused|aborted)"
-    r"|connect(ion)? failed|socket closed|broken pipe|remote (peer|process)|peer|unavailable:|deadline_exceeded"
-    r"|aborted:|cancelled:|ifrt proxy|slice health|preempt|leader task|task .* (died|restarted|disconnected)",
-    re.IGNORECASE,
-)
-_PEER_TYPES = frozenset(
-    {
-        "BrokenPipeError",
-        "ConnectionAbortedError",
-        "ConnectionRefusedError",
-        "ConnectionResetError",
-        "DistBackendError",
-        "DistNetworkError",
-        "JaxRuntimeError",
-        "RuntimeError",
-        "ValueError",
-        "XlaRuntimeError",
-    }
-)
-
-
 def follows_a_peer(outcome: Outcome) -> bool:
     """Tell whether a failure looks like the consequence of another host's end rather than its cause.
 
@@ -108,8 +85,7 @@ def follows_a_peer(outcome: Outcome) -> bool:
         return True
     if outcome.kind == "setup":
         return "jax.distributed.initialize(" in outcome.detail or "through the Pathways proxy" in outcome.detail
-    error = outcome.error
-    return error is not None and error.type in _PEER_TYPES and _PEER_WORDS.search(error.message) is not None
+    return outcome.error is not None and tells_of_a_peer(outcome.error)
 
 
 def is_retried(outcome: Outcome, retry_on: Sequence[str]) -> bool:

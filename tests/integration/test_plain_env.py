@@ -1,48 +1,73 @@
-"""Several processes on each host, from the plain environment that ``torch.distributed.init_process_group`` reads.
-
-PyTorch itself is not there: on Linux its wheel on PyPI comes with gigabytes of CUDA, and the one for CPUs is on another
-index. A module of its name (tests/standins) does the same rendezvous from the same variables, over real sockets.
-"""
+"""PyTorch itself, two processes on each of two hosts, from the plain environment that its ``env://`` reads."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 import kr_kfp.testing
+from tests import torch_steps
 from tests.local_kit import local_root_fixture
-from tests.steps import left_over, plain_env
+from tests.steps import left_over
 
 __all__ = ["local_root_fixture"]
 
-STANDINS = Path(__file__).parents[1] / "standins"
+
+def test_two_hosts_of_two_processes(
+    torch_env: dict[str, str], tmp_path: Path, local_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All four pass data in every way, each from its own place, and train together what one trains on all data."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    result = kr_kfp.testing.run(
+        torch_steps.join.options(logs="all"), root=tmp_path / "task", env=torch_env, folder=str(marks)
+    )
+    output = result.output
+    # get_rank, get_world_size; host, process, processes; then
+    # RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, NNODES, OMP_NUM_THREADS.
+    assert [seen["place"] for seen in output["seen"]] == [
+        [0, 4, 0, 0, 2, 0, 0, 4, 2, 0, 2, 1],
+        [1, 4, 0, 1, 2, 1, 1, 4, 2, 0, 2, 1],
+        [2, 4, 1, 0, 2, 2, 0, 4, 2, 1, 2, 1],
+        [3, 4, 1, 1, 2, 3, 1, 4, 2, 1, 2, 1],
+    ]
+    assert [seen["total"] for seen in output["seen"]] == [1111] * 4
+    assert [seen["word"] for seen in output["seen"]] == [[7, 0]] * 4
+    assert [seen["there"] for seen in output["seen"]] == [["0", "1", "2", "3"]] * 4
+    # Four steps of descent over all eight points, in fractions: they fit a double.
+    weights = [34205465 / 2**24, 1827385 / 2**22]
+    assert [seen["together"] for seen in output["seen"]] == [weights] * 4
+    assert [seen["alone"] for seen in output["seen"]] == [weights] * 4
+    assert output["keras"] == "torch"
+    assert result.log.count("] kr_kfp: framework torch\n") == 4
+    assert left_over(str(local_root)) == []
 
 
-def with_torch() -> dict[str, str]:
-    """Give an environment in which ``import torch`` finds the stand-in."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(STANDINS), os.environ.get("PYTHONPATH", ""))))}
-
-
-@pytest.mark.parametrize("framework", ["torch", "auto"])
-def test_two_hosts_of_two_processes(framework: str, tmp_path: Path, local_root: Path) -> None:
-    """All four processes join, each with ranks, sizes and place of its own; auto takes torch for several processes."""
-    step = plain_env.options(framework=framework, logs="all")  # type: ignore[arg-type]
-    result = kr_kfp.testing.run(step, root=tmp_path / "task", env=with_torch())
-    assert result.output == {
-        # RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, NNODES, host, process, processes: one digit of each
-        "seen": ["0123", "0101", "4444", "2222", "0011", "2222", "0011", "0101", "2222"],
-        "total": 6,
-        "keras": "torch",
-    }
-    why = " (by what can be imported; several processes on a host are PyTorch's)" if framework == "auto" else ""
-    assert result.log.count(f"kr_kfp: framework torch{why}\n") == 4
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "ValueError: bad batch"),
+        ("kill", "the process ended with signal SIGKILL before the function returned"),
+    ],
+)
+def test_a_process_that_fails(how: str, said: str, torch_env: dict[str, str], tmp_path: Path, local_root: Path) -> None:
+    """The verdict names host and process of the one that failed, not one of those that lost it; auto finds torch."""
+    step = torch_steps.broken.options(logs="all")
+    result = kr_kfp.testing.run(step, root=tmp_path / "task", env=torch_env, check=False, how=how)
+    assert f"kr_kfp: broken failed in attempt 0: host 1 failed: process 1 of this host: {said}\n" in result.log
+    assert result.exit_code == 1
+    why = "by what can be imported; several processes on a host are PyTorch's"
+    assert result.log.count(f"] kr_kfp: framework torch ({why})\n") == 4
     assert left_over(str(local_root)) == []
 
 
 def test_torch_that_is_not_there(tmp_path: Path, local_root: Path) -> None:
     """A framework that was asked for and cannot be imported is one clear error."""
-    result = kr_kfp.testing.run(plain_env, root=tmp_path / "task", check=False)
+    # Hides one that is installed where the tests run.
+    (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.modules['torch'] = None\n", encoding="utf-8")
+    env = {"PYTHONPATH": str(tmp_path)}
+    result = kr_kfp.testing.run(torch_steps.join, root=tmp_path / "task", env=env, check=False, folder="")
     assert result.exit_code == 1
     assert "framework='torch', but torch cannot be imported in this image. Add it to packages_to_install" in result.log

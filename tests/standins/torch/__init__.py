@@ -1,1 +1,0 @@
-"""Stands in for PyTorch, whose wheel on PyPI comes with gigabytes of CUDA on Linux: the rendezvous alone, over TCP."""
