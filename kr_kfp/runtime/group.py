@@ -6,7 +6,7 @@ never in the middle of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
@@ -58,6 +58,7 @@ class Group:
         self.notices: dict[str, Manifest] = {}
         self._hurrying = False
         self._hurried: set[tuple[str, float]] = set()
+        self._asked: set[str] = set()
         self._synced = False
         self._watch: Watch | None = None
 
@@ -249,7 +250,9 @@ class Group:
         self.stopping = True
         manifest = self.manifest or self.cluster.read_group(self.name)
         if manifest is not None:
-            self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
+            uid = manifest["metadata"]["uid"]
+            self.cluster.delete_group(self.name, uid=uid)
+            self._asked.add(uid)
             self.hurry()
         return manifest is not None or bool(self._there())
 
@@ -282,14 +285,21 @@ class Group:
         if (uid, grace) not in self._hurried:
             self._hurried.add((uid, grace))
             self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
+            self._asked.add(uid)
 
     def wait_leaving(self, deadline: float) -> bool:
-        """Wait until the group and each of its pods is being deleted or gone; False if ``deadline`` passed first."""
-        while not all("deletionTimestamp" in it["metadata"] for it in (self.manifest, *self._there()) if it):
+        """Wait until the group and each of its pods is being deleted or gone; False if ``deadline`` passed first.
+
+        What was asked to go is, from the answer on: the watch, which tells it too, is not waited for.
+        """
+        while not all(self._is_leaving(it["metadata"]) for it in (self.manifest, *self._there()) if it):
             if self.next(deadline) is None:
                 return False
         self.close()
         return True
+
+    def _is_leaving(self, metadata: Mapping[str, Any]) -> bool:
+        return metadata["uid"] in self._asked or "deletionTimestamp" in metadata
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""
