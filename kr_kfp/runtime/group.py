@@ -66,14 +66,15 @@ class Group:
         self._asked: set[str] = set()
         self._synced = False
         self._holder = ""
+        self._attempt = 0
         self._watch: Watch | None = None
         self._source: object = None
 
     @property
     def attempt(self) -> int:
-        """0-based attempt of the group, as its pod template says."""
+        """0-based attempt of the group, as its pod template says, or said when it was there."""
         if self.manifest is None:
-            return 0
+            return self._attempt
         return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
 
     @property
@@ -162,7 +163,7 @@ class Group:
             if not _is_older(event.value, self.manifest):
                 self.manifest = event.value
         elif event.kind == "group-gone":
-            self.manifest = None
+            self._attempt, self.manifest = self.attempt, None
         elif event.kind == "synced":
             self._synced = True
         elif event.kind == "notice":
