@@ -115,7 +115,7 @@ class Launcher:
         while True:
             verdict = self._verdict()
             if verdict.decision is Decision.WAIT:
-                self._wait(verdict.check_at)
+                self.group.next(verdict.check_at)
                 continue
             if verdict.decision is Decision.RESTART:
                 if (instead := self._restart(verdict)) is None:
@@ -209,7 +209,8 @@ class Launcher:
         """Read an outcome that only the log of the holding container tells."""
         if not state.unread and not (state.digest and state.index == 0):
             return state
-        outcome = self._read.get(state.uid) or self._outcome_in_log(state)
+        outcome = self._read.get(state.uid)
+        outcome = outcome or outcome_from_log(self._log(state).decode("utf-8", "replace"), state.digest)
         if outcome is None and state.uid in self.group.gone:
             reason = f"pod {state.pod} was deleted before its outcome was read"
             return replace(state, phase=Phase.LOST, outcome=None, digest="", unread=False, reason=reason)
@@ -222,16 +223,10 @@ class Launcher:
             return replace(state, phase=Phase.LOST, outcome=outcome, reason="the runner was killed")
         return replace(state, outcome=outcome, digest="", unread=False)
 
-    def _outcome_in_log(self, state: HostState) -> Outcome | None:
+    def _log(self, state: HostState, *, tail_bytes: int | None = None) -> bytes:
+        """Read a host's log; nothing if its node does not answer."""
         try:
-            log = self.cluster.read_log(self.group.pods[state.uid])
-        except UnavailableError:
-            return None
-        return outcome_from_log(log.decode("utf-8", "replace"), state.digest)
-
-    def _tail(self, state: HostState) -> bytes:
-        try:
-            return self.cluster.read_log(self.group.pods[state.uid], tail_bytes=_TAIL)
+            return self.cluster.read_log(self.group.pods[state.uid], tail_bytes=tail_bytes)
         except UnavailableError:
             return b""
 
@@ -263,10 +258,10 @@ class Launcher:
         leader, others = states[0], states[1:]
         if self._first_ok is None or now < self._first_ok + self.step.finish_grace:
             return
-        if leader.phase is Phase.RUNNING and all(state.outcome and state.outcome.ok for state in others):
-            if UPLOADING.encode() in self._tail(leader):
-                self._first_ok = now
-                self.say("host 0 still uploads its outputs")
+        is_last = leader.phase is Phase.RUNNING and all(state.outcome and state.outcome.ok for state in others)
+        if is_last and UPLOADING.encode() in self._log(leader, tail_bytes=_TAIL):
+            self._first_ok = now
+            self.say("host 0 still uploads its outputs")
 
     def _note_missing(self, states: tuple[HostState, ...]) -> None:
         """Tell once of each Pathways worker that is lost while the step goes on without it."""
@@ -327,9 +322,6 @@ class Launcher:
             grace = min(grace, REFUSED_GRACE)
         end = self._stuck_since + grace
         return (str(permanent), None) if now >= end else ("", end)
-
-    def _wait(self, check_at: float | None) -> None:
-        self.group.next(check_at)
 
     def _restart(self, verdict: Verdict) -> Verdict | None:
         """Start the next attempt; where that is not possible, give the verdict that stands instead."""
