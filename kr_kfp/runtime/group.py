@@ -66,16 +66,15 @@ class Group:
         self._asked: set[str] = set()
         self._synced = False
         self._holder = ""
-        self._attempt = 0
+        self._last: Manifest | None = None
         self._watch: Watch | None = None
         self._source: object = None
 
     @property
     def attempt(self) -> int:
         """0-based attempt of the group, as its pod template says, or said when it was there."""
-        if self.manifest is None:
-            return self._attempt
-        return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
+        known = self.manifest or self._last
+        return attempt_of(known["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]) if known else 0
 
     @property
     def created(self) -> str:
@@ -163,7 +162,7 @@ class Group:
             if not _is_older(event.value, self.manifest):
                 self.manifest = event.value
         elif event.kind == "group-gone":
-            self._attempt, self.manifest = self.attempt, None
+            self._last, self.manifest = self.manifest or self._last, None
         elif event.kind == "synced":
             self._synced = True
         elif event.kind == "notice":
