@@ -26,7 +26,7 @@ from kr_kfp.spec.step import StepSpec
 from kr_kfp.testing import FakeClock, FakeCluster
 from kr_kfp.wire import ErrorInfo, Outcome
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=1000.0)
 LAUNCH = Launch(name="train-x", run="r1", task="train", identity="r1/train", holder="fake-launcher", payload=("p",))
@@ -39,7 +39,7 @@ class Plan:
     """What happens in one attempt.
 
     Args:
-        what: ``ok``, ``evict`` (the leader, after its end), ``raise``, ``lose``, ``churn`` (a pod is lost, and so is the
+        what: ``ok``, ``evict`` (the leader, after its end), ``raise``, ``crash`` (both), ``lose``, ``churn`` (a pod is lost, and so is the
             one in its place), ``delete`` or ``drop`` (the group, by somebody, with its pods or before them).
         host: Whom it happens to.
         after: Seconds after all hosts run.
@@ -65,6 +65,31 @@ class Watching:
     outages: tuple[tuple[float, float], ...] = ()
     again: bool = False
     takes: tuple[float, ...] = (0.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something happens: with the n-th request from now on, or if that is 0 after some seconds."""
+
+    request: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A launcher leaves and another one comes.
+
+    Args:
+        drain: When the first one is asked to leave.
+        seconds: How long there is none.
+        deleted: Whether somebody deletes the group then: ``delete``, ``drop`` or not.
+        left: Seconds until the group or its pods are gone, when the next launcher comes.
+    """
+
+    drain: Moment
+    seconds: float
+    deleted: str
+    left: float
 
 
 class Stream:
@@ -161,6 +186,8 @@ class Lagging(FakeCluster):
             setattr(self, name, self._slow(getattr(self, name)))
         self.open: list[Streams] = []
         self.made: list[tuple[str, int, int]] = []
+        self.asked = 0
+        self.signals: set[int] = set()
         self.lived: set[str] = set()
         self.told: set[str] = set()
         self._plans = iter(plans)
@@ -177,6 +204,9 @@ class Lagging(FakeCluster):
 
     def _slow(self, request: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*args: Any, **given: Any) -> Any:
+            self.asked += 1
+            if self.asked in self.signals:
+                self.clock.put(Event("signal", 15))
             self.clock.go_on(next(self.takes))
             try:
                 return request(*args, **given)
@@ -209,6 +239,7 @@ class Lagging(FakeCluster):
             "ok": [self.well(0, attempt), self.well(1, attempt)],
             "evict": [self.well(0, attempt), self.evict(attempt), self.lose(0, attempt), self.well(1, attempt)],
             "raise": [self.bad(plan.host, attempt)],
+            "crash": [self.bad(0, attempt), self.bad(1, attempt)],
             "lose": [self.lose(plan.host, attempt)],
             "churn": [self.lose(plan.host, attempt)] * 3,
             "delete": [lambda: self.delete_group("train-x", uid=self.groups["train-x"]["metadata"]["uid"])],
@@ -320,16 +351,36 @@ class World:
         launch = replace(LAUNCH, holder=holder)
         return Launcher(self.cluster, self.clock, step=self.step, launch=launch, say=self.said.append, logs=logs)
 
-    def signal(self, after: float) -> None:
+    def signal(self, moment: Moment) -> None:
         """Let a signal come."""
-        self.clock.after(after, lambda: self.clock.put(Event("signal", 15)))
+        if moment.request:
+            self.cluster.signals.add(self.cluster.asked + moment.request)
+        else:
+            self.clock.after(moment.seconds, lambda: self.clock.put(Event("signal", 15)))
 
-    def leave(self, launcher: Launcher) -> None:
-        """Let a launcher's process end: nothing is told to it any more."""
+    def run(self, launcher: Launcher) -> bool:
+        """Run a launcher and tell whether a signal stopped it; none that it has heard was without effect."""
+        try:
+            launcher.run()
+        except StoppedError:
+            return True
+        assert launcher.group.asked_to_stop is None
+        return False
+
+    def leave(self, launcher: Launcher, absence: Absence) -> None:
+        """Let a launcher's process end: nothing is told to it any more. Then let happen what happens until the next."""
         launcher.group.close()
         while self.clock.next_event(self.clock.now()):
             pass
         self.cluster.dead_holders.add(launcher.launch.holder)
+        self.clock.go_on(absence.seconds)
+        group = self.cluster.groups.get("train-x")
+        if group and absence.deleted:
+            if absence.deleted == "delete":
+                self.cluster.delete_group("train-x", uid=group["metadata"]["uid"])
+            else:
+                self.cluster.drop()
+            self.clock.go_on(max(0.0, self.cluster.ending - absence.left))
 
     def requests(self) -> dict[str, int]:
         """Count what changes the group."""
@@ -368,7 +419,7 @@ def told(report: Report) -> dict[str, Any]:
 PLANS = st.lists(
     st.builds(
         Plan,
-        st.sampled_from(["ok", "evict", "raise", "lose", "lose", "churn", "delete", "drop"]),
+        st.sampled_from(["ok", "evict", "raise", "crash", "lose", "lose", "churn", "delete", "drop"]),
         st.integers(0, 1),
         st.sampled_from([0.0, 0.1, 3.0, 10.0]),
     ),
@@ -378,6 +429,14 @@ LAGS = st.lists(st.sampled_from([0.0, 0.001, 0.5, 1.0, 3.0, 8.0, 40.0]), min_siz
 OUTAGES = st.lists(st.tuples(st.floats(0.0, 40.0), st.floats(0.1, 30.0)), max_size=2).map(tuple)
 TAKES = st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.2, 1.5]), min_size=1, max_size=7).map(tuple)
 WATCHING = st.builds(Watching, LAGS, OUTAGES, st.booleans(), TAKES)
+MOMENT = st.builds(Moment, st.integers(0, 24), st.floats(0.0, 30.0))
+ABSENCE = st.builds(
+    Absence,
+    MOMENT,
+    st.sampled_from([0.0, 1.0, 5.0, 20.0]),
+    st.sampled_from(["", "", "delete", "drop"]),
+    st.sampled_from([0.005, 0.1, 1.0]),
+)
 ENDING = st.sampled_from([0.0, 0.5, 1.0, 2.4, 30.0])
 RESTARTS = st.integers(0, 2)
 
@@ -396,44 +455,33 @@ def test_the_same_end_under_every_lag(plans: list[Plan], watching: Watching, end
 
 
 @quick
-@given(PLANS, WATCHING, ENDING, st.floats(0.0, 60.0), st.floats(0.0, 5.0))
+@given(PLANS, WATCHING, ENDING, MOMENT, MOMENT)
 def test_a_signal_at_any_moment(
-    plans: list[Plan], watching: Watching, ending: float, first: float, second: float
+    plans: list[Plan], watching: Watching, ending: float, first: Moment, second: Moment
 ) -> None:
     """It stops the launcher, or came after the end; nothing is left, whatever comes while it cleans up."""
     world = World(plans, watching, ending=ending)
     world.signal(first)
-    world.signal(first + second)
+    world.signal(second)
     launcher = world.launcher()
-    stopped = 0
-    try:
-        launcher.run()
-    except StoppedError as problem:
-        stopped = problem.number
-    assert stopped == 15 or world.clock.now() <= BEGIN + first + 10.0
+    world.run(launcher)
     launcher.clean_up()
     world.check()
 
 
 @quick
-@given(PLANS, WATCHING, ENDING, st.lists(st.floats(0.0, 40.0), min_size=1, max_size=2), st.floats(0.0, 20.0))
-def test_adoption_at_any_moment(
-    plans: list[Plan], watching: Watching, ending: float, drains: list[float], away: float
-) -> None:
+@given(PLANS, WATCHING, ENDING, st.lists(ABSENCE, min_size=1, max_size=2))
+def test_adoption_at_any_moment(plans: list[Plan], watching: Watching, ending: float, absences: list[Absence]) -> None:
     """A launcher that is drained leaves its group to the next, in whatever state, in the middle of a restart too."""
     world = World(plans, watching, ending=ending)
-    for number, after in enumerate(drains):
+    for number, absence in enumerate(absences):
         launcher = world.launcher(f"launcher-{number}")
-        world.signal(after)
-        try:
-            launcher.run()
-        except StoppedError:
-            world.leave(launcher)
-            world.clock.next_event(world.clock.now() + away)
-        else:
+        world.signal(absence.drain)
+        if not world.run(launcher):
             break
+        world.leave(launcher, absence)
     else:
         launcher = world.launcher("last")
-        launcher.run()
+        world.run(launcher)
     launcher.clean_up()
     world.check()
