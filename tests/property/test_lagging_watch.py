@@ -28,7 +28,7 @@ from kr_kfp.wire import ErrorInfo, Outcome
 
 quick = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=1000.0)
+STEP = StepSpec(name="train", backend="lws", hosts=2, image="python:3.12", finish_grace=1000.0, capacity_timeout=None)
 LAUNCH = Launch(name="train-x", run="r1", task="train", identity="r1/train", holder="fake-launcher", payload=("p",))
 BEGIN = FakeClock().now()
 OUTPUTS = {"executorOutput": {"parameterValues": {"Output": 0.5}}, "parameters": {}}
@@ -312,6 +312,7 @@ class Clock(FakeClock):
     def __init__(self) -> None:
         super().__init__()
         self._going = False
+        self.heard = 0
 
     def go_on(self, seconds: float) -> None:
         """Let happen what happens in the next seconds, to which what is asked for then does not add."""
@@ -331,7 +332,9 @@ class Clock(FakeClock):
             AssertionError: If nothing comes of it any more.
         """
         assert self.now() < BEGIN + 50_000.0, "the launcher goes on for ever"
-        return super().next_event(deadline)
+        event = super().next_event(deadline)
+        self.heard += event is not None and event.kind == "signal"
+        return event
 
 
 class World:
@@ -360,11 +363,12 @@ class World:
 
     def run(self, launcher: Launcher) -> bool:
         """Run a launcher and tell whether a signal stopped it; none that it has heard was without effect."""
+        before = self.clock.heard
         try:
             launcher.run()
         except StoppedError:
             return True
-        assert launcher.group.asked_to_stop is None
+        assert self.clock.heard == before
         return False
 
     def leave(self, launcher: Launcher, absence: Absence) -> None:
