@@ -238,14 +238,13 @@ class Group:
 
     def _wait_for_no_pod(self) -> None:
         while True:
+            # One that was made just before may not have been told of yet, and of one that came and went while the watch
+            # was cut nothing is told: only a list knows.
             left = self.cluster.list_pods(self.name)
-            # One that was made just before may not have been told of yet, and of one that the watch has missed it
-            # never tells that it is gone.
-            self.gone |= self.pods.keys() - {pod["metadata"]["uid"] for pod in left}
-            for pod in left:
-                self._see(pod)
             if not left:
                 return
+            for pod in left:
+                self._see(pod)
             end = self.clock.now() + _LOOK_AGAIN
             while self._there() and self.next(end) is not None:
                 if self.manifest is None:

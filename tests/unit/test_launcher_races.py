@@ -55,6 +55,10 @@ def test_what_an_earlier_watch_left_in_the_inbox() -> None:
             del rig.cluster.pods[uid]
             sink(Event("pod-gone", pod))
         sink(Event("group-gone", group))
+        # One that took the place of another just before, of which the pods' watch tells a moment later.
+        metadata = {**pod["metadata"], "uid": "late", "deletionTimestamp": "2000-01-01T00:00:00Z"}
+        sink(Event("pod", {**pod, "metadata": metadata}))
+        sink(Event("pod-gone", {**pod, "metadata": metadata}))
         return opened
 
     rig.cluster.watch = watch_until_gone  # type: ignore[method-assign]
