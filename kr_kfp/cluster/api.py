@@ -27,10 +27,12 @@ class Event:
             ``synced`` (all that existed when the watch began was sent), ``notice`` (a Kubernetes Event object),
             ``signal`` (``value`` is its number), ``stop`` (asked through the stop file).
         value: The object, or the signal's number.
+        source: Tells the watches apart that put events into one inbox; None is no watch. Whoever opened one sets it.
     """
 
     kind: Literal["pod", "pod-gone", "group", "group-gone", "synced", "notice", "signal", "stop"]
     value: Any = None
+    source: object = None
 
 
 Sink = Callable[[Event], None]

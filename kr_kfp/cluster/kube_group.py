@@ -71,7 +71,8 @@ class GroupWatch:
         self._since = 0.0
         self._about = re.compile(rf"{re.escape(name)}(-0(-[0-9]+)?)?")
         self._timers: dict[str, threading.Timer] = {}
-        self._timer_lock = threading.Lock()
+        # What is told of a pod stays in order: its timer rings in a thread of its own.
+        self._pod_lock = threading.Lock()
         group = Selection(resource=GROUPS, namespace=namespace, query={"fieldSelector": f"metadata.name={name}"})
         pods = Selection(resource=PODS, namespace=namespace, query={"labelSelector": f"{LABEL}/name={name}"})
         routine = ",".join(f"reason!={reason}" for reason in _ROUTINE)
@@ -106,10 +107,10 @@ class GroupWatch:
             self._closed = True
         for watcher in (self._group, self._pods, self._notices):
             watcher.close()
-        with self._timer_lock:
-            timers, self._timers = self._timers, {}
-        for timer in timers.values():
-            timer.cancel()
+        with self._pod_lock:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
 
     def _tell(self, event: Event) -> None:
         with self._lock:
@@ -124,40 +125,41 @@ class GroupWatch:
         self._tell(Event("group-gone", group))
 
     def _pod_changed(self, pod: Manifest) -> None:
-        self._seen(pod["metadata"]["uid"], pod)
-        self._forget_timer(pod)
-        self._remind(pod)
-        self._tell(Event("pod", pod))
+        with self._pod_lock:
+            self._seen(pod["metadata"]["uid"], pod)
+            self._forget_timer(pod)
+            self._remind(pod)
+            self._tell(Event("pod", pod))
 
     def _pod_gone(self, pod: Manifest) -> None:
-        self._seen(pod["metadata"]["uid"], None)
-        self._forget_timer(pod)
-        self._tell(Event("pod-gone", pod))
+        with self._pod_lock:
+            self._seen(pod["metadata"]["uid"], None)
+            self._forget_timer(pod)
+            self._tell(Event("pod-gone", pod))
 
-    def _forget_timer(self, pod: Manifest) -> bool:
-        """Stop the pod's timer; False if there is none."""
-        with self._timer_lock:
-            timer = self._timers.pop(pod["metadata"]["uid"], None)
+    def _forget_timer(self, pod: Manifest) -> None:
+        """Stop the pod's timer."""
+        timer = self._timers.pop(pod["metadata"]["uid"], None)
         if timer is not None:
             timer.cancel()
-        return timer is not None
 
     def _remind(self, pod: Manifest) -> None:
         """Tell of an unchanged pod once more where time alone changes what it means: its node may be lost."""
         seconds = self._look_again(pod)
-        if seconds is None:
+        if seconds is None or self._closed:
             return
         timer = threading.Timer(max(_PATIENCE, seconds), self._pod_again, [pod])
         timer.daemon = True
-        with self._timer_lock:
-            if not self._closed:
-                self._timers[pod["metadata"]["uid"]] = timer
-                timer.start()
+        self._timers[pod["metadata"]["uid"]] = timer
+        timer.start()
 
     def _pod_again(self, pod: Manifest) -> None:
-        if self._forget_timer(pod):
-            self._remind(pod)
-            self._tell(Event("pod", pod))
+        with self._pod_lock:
+            # Unless it has changed or gone while its timer rang.
+            if self._timers.get(pod["metadata"]["uid"]) is threading.current_thread():
+                self._forget_timer(pod)
+                self._remind(pod)
+                self._tell(Event("pod", pod))
 
     def _notice(self, notice: Manifest) -> None:
         """Tell of an Event if it is about this group and not about an earlier one of its name."""

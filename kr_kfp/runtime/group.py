@@ -7,6 +7,7 @@ never in the middle of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
@@ -19,6 +20,9 @@ __all__ = ["HURRY", "Group", "HeldError", "StoppedError"]
 
 HURRY = 2.0
 """Seconds between SIGTERM and SIGKILL for hosts of a group that failed or restarts: their peers are gone."""
+
+_LOOK_AGAIN = 10.0
+"""Seconds after which pods that should be going are listed anew."""
 
 
 class StoppedError(Exception):
@@ -53,6 +57,7 @@ class Group:
         self.manifest: Manifest | None = None
         self.adopted = False
         self.stopping = False
+        self.asked_to_stop: int | None = None
         self.pods: dict[str, Manifest] = {}
         self.gone: set[str] = set()
         self.notices: dict[str, Manifest] = {}
@@ -60,14 +65,16 @@ class Group:
         self._hurried: set[tuple[str, float]] = set()
         self._asked: set[str] = set()
         self._synced = False
+        self._holder = ""
+        self._last: Manifest | None = None
         self._watch: Watch | None = None
+        self._source: object = None
 
     @property
     def attempt(self) -> int:
-        """0-based attempt of the group, as its pod template says."""
-        if self.manifest is None:
-            return 0
-        return attempt_of(self.manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"])
+        """0-based attempt of the group, as its pod template says, or said when it was there."""
+        known = self.manifest or self._last
+        return attempt_of(known["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]) if known else 0
 
     @property
     def created(self) -> str:
@@ -77,10 +84,7 @@ class Group:
     @property
     def ran(self) -> float:
         """Seconds that user code ran in earlier attempts."""
-        return float(self._annotations().get(RAN_ANNOTATION, "0"))
-
-    def _annotations(self) -> dict[str, str]:
-        return ((self.manifest or {}).get("metadata") or {}).get("annotations") or {}
+        return float(_annotations(self.manifest).get(RAN_ANNOTATION, "0"))
 
     def acquire(self, manifest: Manifest) -> None:
         """Create the group, or adopt the one that an earlier launcher of this task left.
@@ -89,16 +93,27 @@ class Group:
             HeldError: If a living launcher holds it.
             StoppedError: If a signal came while a group that is being deleted was waited out.
         """
+        self._holder = manifest["metadata"]["annotations"][HOLDER_ANNOTATION]
         while self.manifest is None:
             found = self.cluster.read_group(self.name)
-            if found is None:
-                self._create(manifest)
-            elif found["metadata"].get("deletionTimestamp"):
+            # Pods without their group are those of one that was deleted in the background (as kubectl does): they
+            # would count as hosts of the new one, beside which they run.
+            if found["metadata"].get("deletionTimestamp") if found else self.cluster.list_pods(self.name):
                 self.wait_gone(None)
+            elif found is None:
+                self._create(manifest)
             else:
                 self._adopt(found, manifest)
+        self._look()
+
+    def _look(self) -> None:
+        """Watch, if that is not done.
+
+        What an earlier watch has put into the inbox may still be there: it tells of a group that is gone.
+        """
         if self._watch is None:
-            self._watch = self.cluster.watch(self.name, self.clock.put)
+            source = self._source = object()
+            self._watch = self.cluster.watch(self.name, lambda event: self.clock.put(replace(event, source=source)))
 
     def _create(self, manifest: Manifest) -> None:
         try:
@@ -108,7 +123,7 @@ class Group:
         self.adopted = False
 
     def _adopt(self, found: Manifest, manifest: Manifest) -> None:
-        wanted, given = manifest["metadata"]["annotations"], found["metadata"].get("annotations") or {}
+        wanted, given = manifest["metadata"]["annotations"], _annotations(found)
         if given.get(IDENTITY_ANNOTATION) != wanted[IDENTITY_ANNOTATION]:
             msg = f"LeaderWorkerSet {self.name} exists and is not of this task; delete or rename it"
             raise ConflictError(msg, status=409, reason="AlreadyExists")
@@ -131,22 +146,23 @@ class Group:
         """Take one event into the picture.
 
         Raises:
-            StoppedError: If it is a signal, unless the group is being taken away already.
+            StoppedError: If it is a signal, unless the group is being taken away already; see ``asked_to_stop`` then.
         """
         event = self.clock.next_event(deadline)
-        if event is not None:
+        if event is not None and event.source in (None, self._source):
             self._take_in(event)
         return event
 
     def _take_in(self, event: Event) -> None:
         if event.kind in ("signal", "stop"):
+            self.asked_to_stop = int(event.value or 0)
             if not self.stopping:
-                raise StoppedError(int(event.value or 0))
+                raise StoppedError(self.asked_to_stop)
         elif event.kind == "group":
             if not _is_older(event.value, self.manifest):
                 self.manifest = event.value
         elif event.kind == "group-gone":
-            self.manifest = None
+            self._last, self.manifest = self.manifest or self._last, None
         elif event.kind == "synced":
             self._synced = True
         elif event.kind == "notice":
@@ -189,6 +205,16 @@ class Group:
             runners=self.runners,
         )
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a restart was begun: its first half is done, its second is not."""
+        return self.manifest is not None and self.manifest["spec"]["replicas"] == 0
+
+    def is_deleted(self) -> bool:
+        """Ask whether the group is gone, or going: the watch of its pods may be ahead of its own."""
+        current = self.cluster.read_group(self.name)
+        return current is None or "deletionTimestamp" in current["metadata"]
+
     def restart(self, ran: float) -> None:
         """Take all pods away, wait until they are gone, start the next attempt.
 
@@ -200,38 +226,41 @@ class Group:
             NotFoundError: If the group was deleted meanwhile.
         """
         attempt = self.attempt + 1
+        note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
         # Before the group's controllers delete them, with the whole grace. No other leader comes meanwhile: this one
         # stays, being deleted, until its workers are gone.
         self.hurry()
-        self._change(lambda _: stop_patch())
+        self._change(lambda _: {**stop_patch(), **note})
         self._wait_for_no_pod()
         self._hurrying = False
-        note = {"metadata": {"annotations": {RAN_ANNOTATION: f"{ran:.3f}"}}}
-        self._change(lambda group: {**restart_patch(group, attempt), **note})
-        self.pods.clear()
-        self.gone.clear()
+        self._change(lambda group: restart_patch(group, attempt))
+        self.pods.clear()  # Those that are gone stay so: UIDs are never used again.
 
     def _wait_for_no_pod(self) -> None:
         while True:
-            while self._there():
-                self.next(None)
-                if self.manifest is None:
-                    msg = f"LeaderWorkerSet {self.name} was deleted while it was restarted"
-                    raise NotFoundError(msg, status=404, reason="NotFound")
-            # One that was made just before may not have been told of yet.
             left = self.cluster.list_pods(self.name)
-            if not left:
-                return
+            # One that was made just before may not have been told of yet, and of one that the watch has missed it
+            # never tells that it is gone.
+            self.gone |= self.pods.keys() - {pod["metadata"]["uid"] for pod in left}
             for pod in left:
                 self._see(pod)
+            if not left:
+                return
+            end = self.clock.now() + _LOOK_AGAIN
+            while self._there() and self.next(end) is not None:
+                if self.manifest is None:
+                    raise self._deleted()
+
+    def _deleted(self) -> NotFoundError:
+        msg = f"LeaderWorkerSet {self.name} was deleted by somebody else while it ran"
+        return NotFoundError(msg, status=404, reason="NotFound")
 
     def _change(self, patch: Callable[[Manifest], dict[str, Any]]) -> None:
         """Patch the group as it is now; a change by somebody else in between means reading it anew."""
         while True:
             current = self.cluster.read_group(self.name)
-            if current is None:
-                msg = f"LeaderWorkerSet {self.name} was deleted"
-                raise NotFoundError(msg, status=404, reason="NotFound")
+            if current is None or "deletionTimestamp" in current["metadata"]:
+                raise self._deleted()
             try:
                 self.manifest = self._patch(current, patch(current))
             except ConflictError:
@@ -248,13 +277,18 @@ class Group:
             Whether there is anything to wait for.
         """
         self.stopping = True
-        manifest = self.manifest or self.cluster.read_group(self.name)
+        manifest = self.manifest or self._read_own()
         if manifest is not None:
             uid = manifest["metadata"]["uid"]
             self.cluster.delete_group(self.name, uid=uid)
             self._asked.add(uid)
             self.hurry()
         return manifest is not None or bool(self._there())
+
+    def _read_own(self) -> Manifest | None:
+        """Read the group, which may have been made although the answer did not come; None if it is of another."""
+        found = self.cluster.read_group(self.name)
+        return found if _annotations(found).get(HOLDER_ANNOTATION) == self._holder else None
 
     def _there(self) -> list[Manifest]:
         return [pod for uid, pod in self.pods.items() if uid not in self.gone]
@@ -303,10 +337,9 @@ class Group:
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""
-        if self._watch is None:
-            self._watch = self.cluster.watch(self.name, self.clock.put)
+        self._look()
         self.manifest = self.manifest or self.cluster.read_group(self.name)
-        while self.manifest is not None or self._there():
+        while not self._synced or self.manifest is not None or self._there():
             if self.next(deadline) is None:
                 return False
             for pod in self._there():
@@ -315,15 +348,18 @@ class Group:
                     self._delete_pod(pod, 0.0)
         self.close()
         self.pods.clear()
-        self.gone.clear()
         return True
 
     def close(self) -> None:
         """Stop watching."""
         if self._watch is not None:
             self._watch.close()
-        self._watch = None
+        self._watch = self._source = None
         self._synced = False
+
+
+def _annotations(group: Manifest | None) -> dict[str, str]:
+    return ((group or {}).get("metadata") or {}).get("annotations") or {}
 
 
 def _is_older(told: Manifest, known: Manifest | None) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kr_kfp.cluster.api import Clock, Cluster
-from kr_kfp.errors import ClusterError, ForbiddenError, UnavailableError
-from kr_kfp.runtime.group import Group
+from kr_kfp.errors import ClusterError, ForbiddenError, NotFoundError, UnavailableError
+from kr_kfp.runtime.group import Group, StoppedError
 from kr_kfp.runtime.logs import LogPump
 from kr_kfp.spec.diagnose import Category, Diagnosis, diagnose
 from kr_kfp.spec.launch import Launch
@@ -115,14 +115,12 @@ class Launcher:
         while True:
             verdict = self._verdict()
             if verdict.decision is Decision.WAIT:
-                self._wait(verdict.check_at)
+                self.group.next(verdict.check_at)
                 continue
             if verdict.decision is Decision.RESTART:
-                if self.group.attempt < self.step.max_restarts:
-                    self._restart(verdict)
+                if (instead := self._restart(verdict)) is None:
                     continue
-                limit = f"restarts left: 0 of max_restarts={self.step.max_restarts}"
-                verdict = replace(verdict, reason=f"{verdict.reason} ({limit})")
+                verdict = instead
             if verdict.decision is Decision.SUCCESS:
                 return self._success()
             return self._failure(verdict)
@@ -163,6 +161,8 @@ class Launcher:
         if self.group.adopted and self._verdict().decision is Decision.FAILURE:
             self.say(f"group {self.launch.name} of an earlier launcher had failed; it is made anew")
             self.clean_up()
+            if self.group.asked_to_stop is not None:
+                raise StoppedError(self.group.asked_to_stop)
             self._forget()
             self.group = self._group()
             self.group.acquire(manifest)
@@ -178,8 +178,10 @@ class Launcher:
         now = self.clock.now()
         self._read_again = None
         if self.group.manifest is None:
-            reason = f"LeaderWorkerSet {self.launch.name} was deleted by somebody else while it ran"
-            return Verdict(decision=Decision.FAILURE, reason=reason)
+            return self._deleted()
+        if self.group.is_stopped:
+            # An earlier launcher has left. What hosts said as they were ended for the restart tells nothing.
+            return Verdict(decision=Decision.RESTART, reason="a restart was begun: the group has no replicas")
         states = tuple(self._whole(state) for state in self.group.states())
         self._follow_logs(states)
         self._note_times(states, now)
@@ -199,11 +201,19 @@ class Launcher:
         self._note_missing(states)
         return self._limits(states, verdict, now)
 
+    def _deleted(self) -> Verdict:
+        reason = f"LeaderWorkerSet {self.launch.name} was deleted by somebody else while it ran"
+        return Verdict(decision=Decision.FAILURE, reason=reason)
+
     def _whole(self, state: HostState) -> HostState:
         """Read an outcome that only the log of the holding container tells."""
         if not state.unread and not (state.digest and state.index == 0):
             return state
-        outcome = self._read.get(state.uid) or self._outcome_in_log(state)
+        outcome = self._read.get(state.uid)
+        outcome = outcome or outcome_from_log(self._log(state).decode("utf-8", "replace"), state.digest)
+        if outcome is None and state.uid in self.group.gone:
+            reason = f"pod {state.pod} was deleted before its outcome was read"
+            return replace(state, phase=Phase.LOST, outcome=None, digest="", unread=False, reason=reason)
         if outcome is None:
             # Not printed yet, or not to be had now: the container is between its first end and its second start.
             self._read_again = self.clock.now() + LOG_AGAIN
@@ -213,12 +223,12 @@ class Launcher:
             return replace(state, phase=Phase.LOST, outcome=outcome, reason="the runner was killed")
         return replace(state, outcome=outcome, digest="", unread=False)
 
-    def _outcome_in_log(self, state: HostState) -> Outcome | None:
+    def _log(self, state: HostState, *, tail_bytes: int | None = None) -> bytes:
+        """Read a host's log; nothing if its node does not answer."""
         try:
-            log = self.cluster.read_log(self.group.pods[state.uid])
+            return self.cluster.read_log(self.group.pods[state.uid], tail_bytes=tail_bytes)
         except UnavailableError:
-            return None
-        return outcome_from_log(log.decode("utf-8", "replace"), state.digest)
+            return b""
 
     def _follow_logs(self, states: tuple[HostState, ...]) -> None:
         for state in states:
@@ -248,11 +258,10 @@ class Launcher:
         leader, others = states[0], states[1:]
         if self._first_ok is None or now < self._first_ok + self.step.finish_grace:
             return
-        if leader.phase is Phase.RUNNING and all(state.outcome and state.outcome.ok for state in others):
-            tail = self.cluster.read_log(self.group.pods[leader.uid], tail_bytes=_TAIL)
-            if UPLOADING.encode() in tail:
-                self._first_ok = now
-                self.say("host 0 still uploads its outputs")
+        is_last = leader.phase is Phase.RUNNING and all(state.outcome and state.outcome.ok for state in others)
+        if is_last and UPLOADING.encode() in self._log(leader, tail_bytes=_TAIL):
+            self._first_ok = now
+            self.say("host 0 still uploads its outputs")
 
     def _note_missing(self, states: tuple[HostState, ...]) -> None:
         """Tell once of each Pathways worker that is lost while the step goes on without it."""
@@ -314,18 +323,25 @@ class Launcher:
         end = self._stuck_since + grace
         return (str(permanent), None) if now >= end else ("", end)
 
-    def _wait(self, check_at: float | None) -> None:
-        self.group.next(check_at)
-
-    def _restart(self, verdict: Verdict) -> None:
+    def _restart(self, verdict: Verdict) -> Verdict | None:
+        """Start the next attempt; where that is not possible, give the verdict that stands instead."""
+        if self.group.is_deleted():
+            return self._deleted()  # Its hosts are lost since they go with it.
         attempt = self.group.attempt
         left = self.step.max_restarts - attempt - 1
+        if left < 0:
+            limit = f"restarts left: 0 of max_restarts={self.step.max_restarts}"
+            return replace(verdict, reason=f"{verdict.reason} ({limit})")
         self.say(f"{verdict.reason}; restarting the group as attempt {attempt + 1} ({left} restarts left after it)")
         now = self.clock.now()
         ran = self.group.ran + (max(0.0, now - self._running_since) if self._running_since else 0.0)
-        self.group.restart(ran)
+        try:
+            self.group.restart(ran)
+        except NotFoundError:
+            return self._deleted()
         self._forget()
         self.say(f"attempt {self.group.attempt} begins; training resumes from its checkpoint if it keeps one")
+        return None
 
     def _forget(self) -> None:
         """Begin to count anew for the next attempt."""

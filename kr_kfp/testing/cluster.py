@@ -33,7 +33,7 @@ class FakeCluster:
     """A cluster in memory that does what LeaderWorkerSet and kubelet do, when the test says so.
 
     Args:
-        clock: Its time; deletions take effect one second later.
+        clock: Its time; deletions take effect :attr:`ending` seconds later.
         start: Whether pods run as soon as they are made; else :meth:`start_host` starts each.
         pod: The launcher's own pod; None is outside Kubernetes.
 
@@ -44,6 +44,7 @@ class FakeCluster:
         logs: Log of each pod by UID.
         config_maps: ``data`` of each ConfigMap by name.
         dead_holders: Holders that do not live any more; all others do.
+        ending: Seconds that a pod and a group take from their deletion until they are gone.
     """
 
     def __init__(self, clock: FakeClock, *, start: bool = True, pod: Manifest | None = None) -> None:
@@ -54,6 +55,7 @@ class FakeCluster:
         self.logs: dict[str, bytes] = {}
         self.dead_holders: set[str] = set()
         self.config_maps: dict[str, dict[str, str]] = {}
+        self.ending = 1.0
         self._watchers: list[Sink] = []
         self._numbers = itertools.count(1)
 
@@ -123,21 +125,22 @@ class FakeCluster:
         return copy.deepcopy(group)
 
     def delete_group(self, name: str, *, uid: str) -> None:
-        """Delete a group and its pods, one second later."""
+        """Delete a group and its pods; see ``ending``."""
         self.calls.append(("delete", name))
         group = self.groups.get(name)
         if group is None or group["metadata"]["uid"] != uid:
             return
-        group["metadata"]["deletionTimestamp"] = self._stamp()
+        group["metadata"] |= {"deletionTimestamp": self._stamp(), "resourceVersion": self._version()}
         self._tell(Event("group", copy.deepcopy(group)))
         for pod_uid in list(self.pods):
             self._end_pod(pod_uid)
 
         def gone() -> None:
-            if self.groups.pop(name, None) is not None:
-                self._tell(Event("group-gone", group))
+            if self.groups.get(name) is group:
+                del self.groups[name]
+                self._tell(Event("group-gone", copy.deepcopy(group)))
 
-        self.clock.after(1.0, gone)
+        self.clock.after(self.ending, gone)
 
     def list_pods(self, name: str) -> list[Manifest]:
         """List pods."""
@@ -145,14 +148,13 @@ class FakeCluster:
         return copy.deepcopy(list(self.pods.values()))
 
     def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:
-        """Delete one pod, with a leader all; a second later others take their places, if the group still wants any."""
+        """Delete one pod, with a leader all; others take their places when they are gone, if the group wants any."""
         self.calls.append(("delete-pod", name))
         del grace_seconds
         pod = self.pods.get(uid)
         if pod is not None:
             for going in list(self.pods) if pod_index(pod) == 0 else [uid]:
-                if "deletionTimestamp" not in self.pods[going]["metadata"]:
-                    self._end_pod(going)
+                self._end_pod(going)
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Tell what exists, then every change."""
@@ -168,9 +170,10 @@ class FakeCluster:
         return _FakeWatch(self._watchers, sink)
 
     def read_log(self, pod: Manifest, *, previous: bool = False, tail_bytes: int | None = None) -> bytes:
-        """Read a pod's log."""
+        """Read a pod's log; there is none any more when the pod is gone."""
         del previous, tail_bytes
-        return self.logs.get(pod["metadata"]["uid"], b"")
+        uid = pod["metadata"]["uid"]
+        return self.logs.get(uid, b"") if uid in self.pods else b""
 
     def follow_log(self, pod: Manifest) -> Iterator[bytes]:
         """Give a pod's log as it is now."""
@@ -221,12 +224,15 @@ class FakeCluster:
         self._set(index, {"running": {"startedAt": self._stamp()}}, last=terminated, restarts=1)
 
     def lose_host(self, index: int) -> None:
-        """Delete a host's pod; another one of the same name and with a new UID takes its place and runs."""
-        old = self._pod(index)
-        del self.pods[old["metadata"]["uid"]]
-        self._tell(Event("pod-gone", copy.deepcopy(old)))
-        group = next(iter(self.groups.values()))
-        self._make_pod(group, index)
+        """Delete a host's pod; another one of the same name and with a new UID takes its place and runs.
+
+        With a leader its workers go, and come anew too.
+        """
+        uid = self._pod(index)["metadata"]["uid"]
+        if index == 0:
+            for other in [other for other in self.pods if other != uid]:
+                self._end_pod(other)
+        self._remove(uid)
 
     def _pod(self, index: int) -> Manifest:
         return next(pod for pod in self.pods.values() if pod_index(pod) == index)
@@ -242,8 +248,12 @@ class FakeCluster:
         self._tell(Event("pod", copy.deepcopy(pod)))
 
     def _make_pods(self, group: Manifest) -> None:
+        if "deletionTimestamp" in group["metadata"]:
+            return
+        there = {pod_index(pod) for pod in self.pods.values()}
         for index in range(group["spec"]["leaderWorkerTemplate"]["size"]):
-            self._make_pod(group, index)
+            if index not in there:  # Else when that one is gone: there is one pod of a name.
+                self._make_pod(group, index)
 
     def _make_pod(self, group: Manifest, index: int) -> None:
         name = group["metadata"]["name"]
@@ -267,19 +277,22 @@ class FakeCluster:
             self.start_host(index)
 
     def _end_pod(self, uid: str) -> None:
+        if "deletionTimestamp" in self.pods[uid]["metadata"]:
+            return
         self.pods[uid]["metadata"]["deletionTimestamp"] = self._stamp()
         self._tell(Event("pod", copy.deepcopy(self.pods[uid])))
 
-        def gone() -> None:
-            pod = self.pods.pop(uid, None)
-            if pod is None:
-                return
-            self._tell(Event("pod-gone", copy.deepcopy(pod)))
-            group = self.groups.get(pod["metadata"]["labels"][f"{LABEL}/name"])
-            if group and group["spec"]["replicas"] and "deletionTimestamp" not in group["metadata"]:
-                self._make_pod(group, pod_index(pod))
+        self.clock.after(self.ending, lambda: self._remove(uid))
 
-        self.clock.after(1.0, gone)
+    def _remove(self, uid: str) -> None:
+        """Take a pod away, and make another one in its place if its group still wants any."""
+        pod = self.pods.pop(uid, None)
+        if pod is None:
+            return
+        self._tell(Event("pod-gone", copy.deepcopy(pod)))
+        group = self.groups.get(pod["metadata"]["labels"][f"{LABEL}/name"])
+        if group and group["spec"]["replicas"] and "deletionTimestamp" not in group["metadata"]:
+            self._make_pod(group, pod_index(pod))
 
     def _tell(self, event: Event) -> None:
         for sink in list(self._watchers):
