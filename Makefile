@@ -7,11 +7,6 @@ BENCHES := bench/compile.py bench/import.py bench/local_overhead.py bench/transf
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# A process for each: what one tier imports or leaves running is no business of the next.
-TIERS := $(BIN)/python -m pytest tests/unit tests/property tests/golden && \
-	$(BIN)/python -m pytest tests/contract && $(BIN)/python -m pytest tests/integration && \
-	$(BIN)/python -m tests.cluster test
-
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-cluster cluster-up cluster-down lint format golden bench bench-cluster lock dist clean
 
@@ -24,7 +19,7 @@ demo: .venv/.installed ## Train on real digits: 4 hosts x 4 devices on this mach
 	@$(BIN)/python -m kr_kfp_pipelines.demo
 
 test: lint ## Run all checks and tests (PYTEST_ARGS="-k name" to choose)
-	$(if $(PYTEST_ARGS),$(BIN)/python -m pytest $(PYTEST_ARGS),$(TIERS))
+	$(if $(PYTEST_ARGS),$(BIN)/python -m pytest $(PYTEST_ARGS),$(BIN)/python -m tests.tiers)
 
 test-cluster: .venv/.installed ## Run the tests on a real cluster on this machine: Linux, root and Go; ~7 min to build once
 	$(BIN)/python -m tests.cluster test $(PYTEST_ARGS)

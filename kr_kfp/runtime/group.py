@@ -6,7 +6,7 @@ never in the middle of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,6 @@ class Group:
         self.notices: dict[str, Manifest] = {}
         self._hurrying = False
         self._hurried: set[tuple[str, float]] = set()
-        self._asked: set[str] = set()
         self._synced = False
         self._holder = ""
         self._last: Manifest | None = None
@@ -269,20 +268,27 @@ class Group:
     def delete(self) -> bool:
         """Ask for the deletion of the group, if there is one, with :data:`HURRY` as its hosts' grace.
 
-        That is so after success too: a runner that is just being started again misses its SIGTERM, and would take the
-        whole grace of its pod.
-
         Returns:
             Whether there is anything to wait for.
         """
         self.stopping = True
         manifest = self.manifest or self._read_own()
         if manifest is not None:
-            uid = manifest["metadata"]["uid"]
-            self.cluster.delete_group(self.name, uid=uid)
-            self._asked.add(uid)
+            self.cluster.delete_group(self.name, uid=manifest["metadata"]["uid"])
             self.hurry()
         return manifest is not None or bool(self._there())
+
+    def leave(self) -> bool:
+        """Ask for the deletion of the group and watch it no longer: hosts that only hold end at SIGTERM, at once.
+
+        Returns:
+            False, with nothing done, if a node is lost, whose pod nobody else would take away.
+        """
+        if self.manifest is None or any(self.cluster.node_is_lost(pod) for pod in self._there()):
+            return False
+        self.cluster.delete_group(self.name, uid=self.manifest["metadata"]["uid"])
+        self.close()
+        return True
 
     def _read_own(self) -> Manifest | None:
         """Read the group, which may have been made although the answer did not come; None if it is of another."""
@@ -318,21 +324,6 @@ class Group:
         if (uid, grace) not in self._hurried:
             self._hurried.add((uid, grace))
             self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
-            self._asked.add(uid)
-
-    def wait_leaving(self, deadline: float) -> bool:
-        """Wait until the group and each of its pods is being deleted or gone; False if ``deadline`` passed first.
-
-        What was asked to go is, from the answer on: the watch, which tells it too, is not waited for.
-        """
-        while not all(self._is_leaving(it["metadata"]) for it in (self.manifest, *self._there()) if it):
-            if self.next(deadline) is None:
-                return False
-        self.close()
-        return True
-
-    def _is_leaving(self, metadata: Mapping[str, Any]) -> bool:
-        return metadata["uid"] in self._asked or "deletionTimestamp" in metadata
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""

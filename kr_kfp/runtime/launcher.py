@@ -129,18 +129,17 @@ class Launcher:
         """Delete the group; a deletion that hangs is told and changes nothing.
 
         Args:
-            wait: Wait until it is gone. False waits only until the group and all of its pods are being deleted: the
-                cluster ends them then without a launcher, and hosts that only hold have nothing left to do.
+            wait: Wait until it is gone. False is for hosts that only hold, with nothing left to do: the cluster ends
+                them without a launcher once it was asked to.
         """
         begun = self.clock.now()
         try:
-            if not self.group.delete():
-                return
-            end = begun + self.step.terminate_grace
-            if not wait and self.group.wait_leaving(end):
+            if not wait and self.group.leave():
                 self.say(f"deleting group {self.launch.name}")
                 return
-            gone = self.group.wait_gone(end)
+            if not self.group.delete():
+                return
+            gone = self.group.wait_gone(begun + self.step.terminate_grace)
         except ClusterError as problem:
             if isinstance(problem, ForbiddenError) and self.group.manifest is None:
                 return  # Nothing was made; what is forbidden has been told.
@@ -351,7 +350,7 @@ class Launcher:
 
     def _success(self) -> Report:
         states = [self._whole(state) for state in self.group.states() if not state.server]
-        self.logs.finish(5.0)
+        self.logs.finish(5.0, shown=True)
         outcomes = [state.outcome for state in states if state.outcome]
         leader = outcomes[0]
         warnings = [f"host {o.host}: {text}" for o in outcomes for text in o.warnings]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import codecs
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from kr_kfp.wire import OUTCOME_PREFIX
@@ -80,6 +82,19 @@ class LineSplitter:
 Mode = Literal["leader", "all", "none"]
 
 
+@dataclass(slots=True)
+class _Followed:
+    """A log that is followed.
+
+    Args:
+        shown: Whether its lines are printed from now on.
+        thread: Who does it.
+    """
+
+    shown: bool
+    thread: threading.Thread | None = None
+
+
 class LogPump:
     """Follows the logs of hosts, one thread each, and prints their lines.
 
@@ -91,34 +106,41 @@ class LogPump:
 
     def __init__(self, name: str, mode: Mode, write: Callable[[str], None]) -> None:
         self._name, self._mode, self._write = name, mode, write
-        self._threads: list[threading.Thread] = []
+        self._followed: list[_Followed] = []
 
     def follow(self, host: int, chunks: Iterable[bytes]) -> None:
         """Print the log of a host until its stream ends."""
         if self._mode == "none":
             return
-        thread = threading.Thread(target=self._pump, args=(host, chunks), name=f"log-{host}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        one = _Followed(shown=self._mode == "all" or host == 0)
+        one.thread = threading.Thread(target=self._pump, args=(host, chunks, one), name=f"log-{host}", daemon=True)
+        self._followed.append(one)
+        one.thread.start()
 
-    def finish(self, seconds: float) -> None:
-        """Wait until all streams have ended, at most ``seconds`` in all."""
-        for thread in self._threads:
-            thread.join(timeout=seconds / max(1, len(self._threads)))
+    def finish(self, seconds: float, *, shown: bool = False) -> None:
+        """Wait until streams have ended, at most ``seconds`` in all.
 
-    def _pump(self, host: int, chunks: Iterable[bytes]) -> None:
-        splitter = LineSplitter()
-        shown, over = self._mode == "all" or host == 0, False
+        Args:
+            seconds: How long.
+            shown: Wait only for those of which lines are shown: enough where no host failed.
+        """
+        end = time.monotonic() + seconds
+        for one in self._followed:
+            if one.thread and (one.shown or not shown):
+                one.thread.join(timeout=max(0.0, end - time.monotonic()))
+
+    def _pump(self, host: int, chunks: Iterable[bytes], one: _Followed) -> None:
+        splitter, over = LineSplitter(), False
 
         def show(lines: Iterable[str]) -> None:
-            nonlocal shown, over
+            nonlocal over
             for line in lines:
                 # On a busy node a followed log may run on into that of the second start, which holds and prints this.
                 over = over or line.startswith(OUTCOME_PREFIX)
                 if over:
                     return
-                shown = shown or starts_an_error(line)
-                if shown:
+                one.shown = one.shown or starts_an_error(line)
+                if one.shown:
                     self._write(f"[{self._name} host {host}] {line}")
 
         for chunk in chunks:

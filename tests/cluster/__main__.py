@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import time
+from typing import NoReturn
 
 from tests.cluster import requirements
 from tests.cluster.build import locked
@@ -30,6 +31,12 @@ def main(arguments: list[str]) -> int:
             return 2
 
 
+def _become(command: list[str]) -> NoReturn:
+    """Go on as another program: nobody then has to pass signals on."""
+    os.chdir(REPOSITORY)
+    os.execv(command[0], command)  # noqa: S606 - by its path
+
+
 def _test(chosen: list[str]) -> int:
     """Run the tier in a process of its own, if there can be a cluster here.
 
@@ -42,8 +49,7 @@ def _test(chosen: list[str]) -> int:
         print(f"The cluster tier is left out: {why}.", flush=True)
         return 1 if requirements.required() else 0
     named = any(word.startswith("tests/cluster") for word in chosen)
-    command = [sys.executable, "-m", "pytest", *([] if named else ["tests/cluster"]), *chosen]
-    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode
+    _become([sys.executable, "-m", "pytest", *([] if named else ["tests/cluster"]), *chosen])
 
 
 def _up() -> int:

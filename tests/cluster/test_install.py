@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from kr_kfp.cli.main import cli
 from kr_kfp.spec.rights import LEASES, NODES, RULES, Rule
 from tests.cluster.cluster import Cluster
+from tests.cluster.processes import wait_for
 from tests.cluster.rest import ApiError, Json
 from tests.cluster.space import Space
 
@@ -100,6 +101,11 @@ def held(space: Space, rules: tuple[Rule, ...], *, here: bool = True) -> set[boo
     }
 
 
+def until_held(space: Space, rules: tuple[Rule, ...], expected: bool, *, here: bool = True) -> None:
+    """Wait until the authorizer has taken in what was changed: it knows roles by watching them."""
+    wait_for(f"rights to be {expected}", lambda: held(space, rules, here=here) == {expected}, seconds=30)
+
+
 def test_install_gives_the_rights_and_uninstall_takes_them(command: Command, space: Space) -> None:
     """Every verb of every rule is granted afterwards and nothing beside them; a second run changes nothing."""
     expected = [
@@ -118,8 +124,8 @@ def test_install_gives_the_rights_and_uninstall_takes_them(command: Command, spa
     versions = [role["metadata"]["resourceVersion"] for role in space.items("roles")]
     assert command.changes(*everything) == [(*object_, "unchanged") for object_ in expected]
     assert [role["metadata"]["resourceVersion"] for role in space.items("roles")] == versions
-    assert held(space, (*RULES, *LEASES)) == {True}
-    assert held(space, NODES, here=False) == {True}
+    until_held(space, (*RULES, *LEASES), True)
+    until_held(space, NODES, True, here=False)
     beside = [("create", "pods"), ("get", "secrets"), ("get", "configmaps"), ("create", "pods/exec"), ("patch", "pods")]
     assert [may(space, verb, resource) for verb, resource in beside] == [False] * 5
     assert not may(space, "list", "nodes", here=False)
@@ -127,7 +133,7 @@ def test_install_gives_the_rights_and_uninstall_takes_them(command: Command, spa
     space.create_object("roles", {"metadata": {"name": "theirs", "labels": {"app.kubernetes.io/managed-by": "kr-kfp"}}})
     assert {what for _, _, what in command.changes("uninstall")} == {"deleted"}
     assert [role["metadata"]["name"] for role in space.items("roles")] == ["theirs"]
-    assert held(space, (*RULES, *LEASES)) == {False}
+    until_held(space, (*RULES, *LEASES), False)
     assert command.changes("uninstall") == []
 
 
@@ -141,7 +147,7 @@ def test_a_role_that_was_changed_is_put_right(command: Command, space: Space) ->
     assert "\n+  - leaderworkersets\n" in role["diff"]
     assert (space.read("roles", "kr-kfp") or {})["rules"] is None
     assert command.changes("install")[0] == ("Role", "kr-kfp", "changed")
-    assert held(space, RULES) == {True}
+    until_held(space, RULES, True)
 
 
 def test_doctor_tells_every_right(command: Command) -> None:
@@ -152,6 +158,8 @@ def test_doctor_tells_every_right(command: Command) -> None:
     assert {state for state, _ in before} == {"fail", "warn"}
     assert ("fail", "pipeline-runner may not create leaderworkersets") in before
     command.changes("install", "--nodes")
+    until_held(command.space, RULES, True)
+    until_held(command.space, NODES, True, here=False)
     after = command.doctor(check="rights")
     assert [state for state, _ in after] == ["pass"] * count
     assert command.doctor(check="account") == [

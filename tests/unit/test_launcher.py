@@ -508,6 +508,18 @@ def test_leaving_a_group_that_is_being_deleted() -> None:
     assert "deletionTimestamp" in rig.cluster.groups["train-x"]["metadata"]
     assert ["deletionTimestamp" in pod["metadata"] for pod in rig.cluster.pods.values()] == [True, True]
     assert rig.said[-1] == "deleting group train-x"
+    assert [call for call in rig.cluster.calls if call[0].startswith("delete")] == [("delete", "train-x")]
+
+
+def test_a_lost_node_is_not_left_to_the_cluster() -> None:
+    """After success too the pod of a node that is lost is taken away by force: nobody else would."""
+    rig = Rig()
+    rig.all_ok()
+    assert rig.launcher.run().ok
+    rig.cluster.node_is_lost = lambda pod: pod_index(pod) == 1  # type: ignore[method-assign]
+    rig.launcher.clean_up(wait=False)
+    assert [name for verb, name in rig.cluster.calls if verb == "delete-pod"] == ["train-x-0", "train-x-0-1"]
+    assert rig.said[-1] == "deleted group train-x in 1.0 s"
 
 
 def test_group_deleted_by_somebody() -> None:

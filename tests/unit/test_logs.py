@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -82,6 +84,31 @@ def test_pump_shows_leader_in_full_and_workers_from_their_error() -> None:
         "[train host 3] Traceback (most recent call last):",
         "[train host 3]   x",
     ]
+
+
+def test_only_what_is_shown_is_waited_for() -> None:
+    """A worker that has nothing to show does not hold back the end; one that has does, as the leader does."""
+    said: list[str] = []
+    pump = LogPump("train", "leader", said.append)
+    quiet, error, told = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def log(first: bytes, until: threading.Event) -> Iterator[bytes]:
+        yield first
+        told.release()
+        until.wait(30)
+        yield b"last\n"
+
+    pump.follow(1, log(b"epoch 1\n", quiet))
+    pump.follow(2, log(b"Fatal Python error\n", error))
+    assert told.acquire(timeout=30)
+    assert told.acquire(timeout=30)
+    pump.follow(0, [b"epoch 1\n"])
+    pump.finish(0.0, shown=True)
+    error.set()
+    pump.finish(30, shown=True)
+    assert sorted(said) == ["[train host 0] epoch 1", "[train host 2] Fatal Python error", "[train host 2] last"]
+    quiet.set()
+    pump.finish(30)
 
 
 def test_the_holders_line_is_not_for_people() -> None:
