@@ -240,8 +240,16 @@ class KubeCluster:
         self._delete(GROUPS, name, {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}})
 
     def list_pods(self, name: str) -> list[Manifest]:
-        """List the group's pods, the ones being deleted too."""
-        pods, _ = self._api.list_all(PODS, namespace=self._namespace, labelSelector=f"{LABEL}/name={name}")
+        """List the group's pods, the ones being deleted too.
+
+        Raises:
+            ForbiddenError: If a right is missing: names all that are.
+        """
+        try:
+            pods, _ = self._api.list_all(PODS, namespace=self._namespace, labelSelector=f"{LABEL}/name={name}")
+        except ForbiddenError:
+            check_rights(self._api, self._namespace)
+            raise
         return pods
 
     def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:

@@ -140,6 +140,18 @@ def test_missing_rights_are_all_named_before_anything_is_made(server: KubeServer
     assert server.count("create leaderworkersets") == 0
 
 
+@pytest.mark.parametrize("first", ["get leaderworkersets", "list pods"])
+def test_missing_rights_are_all_named_at_the_first_that_is_refused(server: KubeServer, first: str) -> None:
+    """What a launcher asks for before it makes anything tells of the other missing rights too."""
+    server.fail(first, Fault(status=403, reason="Forbidden"))
+    server.rules = [{"verbs": ["*"], "apiGroups": ["leaderworkerset.x-k8s.io"], "resources": ["*"]}]
+    server.allowed = {"watch pods": True, "get pods": True}
+    api = WatchedApi(server, account="system:serviceaccount:ml:pipeline-runner")
+    cluster = KubeCluster(api, pod=OWN)
+    with pytest.raises(ForbiddenError, match="may not: list, delete pods"):
+        cluster.read_group("train-x") if first.startswith("get") else cluster.list_pods("train-x")
+
+
 def test_missing_namespace(server: KubeServer) -> None:
     """404 on create is about the namespace, since the kind was found."""
     message = 'namespaces "ml" not found'
