@@ -7,7 +7,7 @@ from an API server, from the local supervisor or from a test. :class:`kr_kfp.clu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -115,6 +115,9 @@ class Cluster(Protocol):
         ``grace_seconds`` (``gracePeriodSeconds``) is the time between SIGTERM and SIGKILL, the pod's own if None; a
         pod that is being deleted already is hurried. 0 does not wait for the pod's node at all.
         """
+
+    def delete_pods(self, pods: Sequence[tuple[str, str]], *, grace_seconds: float) -> None:
+        """Delete these very pods, given by name and UID, as :meth:`delete_pod` does, several at the same time."""
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Send what exists now, then ``synced``, then every change of the group and its pods, until closed."""

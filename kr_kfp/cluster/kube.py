@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ __all__ = ["RUN_ID", "KubeCluster", "connect", "is_at_work", "log_in"]
 
 RUN_ID = "pipeline/runid"
 """Label of every pod of a KFP run (kubeflow/pipelines ``backend/src/apiserver/common/const.go``)."""
+
+_AT_ONCE = 8
+"""Requests at the same time where many are to be made."""
 
 _LEAVING = 10.0
 """Seconds after its grace for which a launcher's pod that is being deleted counts as alive."""
@@ -264,6 +268,13 @@ class KubeCluster:
         if name.endswith("-0"):
             options["propagationPolicy"] = "Foreground"
         self._delete(PODS, name, options)
+
+    def delete_pods(self, pods: Sequence[tuple[str, str]], *, grace_seconds: float) -> None:
+        """Delete these very pods, given by name and UID, several at the same time: a group may have hundreds."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            asked = [pool.submit(self.delete_pod, name, uid=uid, grace_seconds=grace_seconds) for name, uid in pods]
+        for one in asked:
+            one.result()
 
     def _delete(self, resource: Resource, name: str, options: Manifest) -> None:
         try:

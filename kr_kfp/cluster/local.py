@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kr_kfp.cluster import local_client as client
@@ -155,6 +155,11 @@ class LocalCluster:
         if found is not None:
             place = group_place(found[1])
             self._ask_if_there(place, {"verb": "delete-pod", "name": name, "uid": uid, "grace": grace_seconds})
+
+    def delete_pods(self, pods: Sequence[tuple[str, str]], *, grace_seconds: float) -> None:
+        """Delete these very pods, given by name and UID."""
+        for name, uid in pods:
+            self.delete_pod(name, uid=uid, grace_seconds=grace_seconds)
 
     def _ask_if_there(self, place: Place, request: Manifest) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -155,6 +155,11 @@ class FakeCluster:
         if pod is not None:
             for going in list(self.pods) if pod_index(pod) == 0 else [uid]:
                 self._end_pod(going)
+
+    def delete_pods(self, pods: Sequence[tuple[str, str]], *, grace_seconds: float) -> None:
+        """Delete pods, given by name and UID."""
+        for name, uid in pods:
+            self.delete_pod(name, uid=uid, grace_seconds=grace_seconds)
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Tell what exists, then every change."""

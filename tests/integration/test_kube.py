@@ -216,6 +216,20 @@ def test_delete_pod(server: KubeServer, name: str, grace: float | None, body: Js
     assert server.of("delete pods")[0].body == body
 
 
+def test_delete_pods(server: KubeServer) -> None:
+    """Each is deleted under its UID; one that is gone is no error."""
+    names = [f"train-x-0-{number}" for number in range(1, 20)]
+    for name in names[1:]:
+        server.put("pods", {"metadata": {"name": name}})
+    with connected(server) as (cluster, _):
+        cluster.delete_pods([(name, f"u-{name}") for name in names], grace_seconds=2.0)
+    asked = server.of("delete pods")
+    assert sorted(request.path.rpartition("/")[2] for request in asked) == sorted(names)
+    for request in asked:
+        uid = f"u-{request.path.rpartition('/')[2]}"
+        assert request.body == {"preconditions": {"uid": uid}, "gracePeriodSeconds": 2}
+
+
 def test_list_pods(server: KubeServer) -> None:
     """The group's pods and no others."""
     mine, other = server.put("pods", pod(0)), pod(0)

@@ -508,7 +508,11 @@ def test_leaving_a_group_that_is_being_deleted() -> None:
     assert "deletionTimestamp" in rig.cluster.groups["train-x"]["metadata"]
     assert ["deletionTimestamp" in pod["metadata"] for pod in rig.cluster.pods.values()] == [True, True]
     assert rig.said[-1] == "deleting group train-x"
-    assert [call for call in rig.cluster.calls if call[0].startswith("delete")] == [("delete", "train-x")]
+    assert [call for call in rig.cluster.calls if call[0].startswith("delete")] == [
+        ("delete", "train-x"),
+        ("delete-pod", "train-x-0"),
+        ("delete-pod", "train-x-0-1"),
+    ]
 
 
 def test_a_lost_node_is_not_left_to_the_cluster() -> None:
