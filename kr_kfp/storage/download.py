@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Coroutine, Iterator
@@ -13,7 +14,7 @@ from kr_kfp.storage.listing import Entry, Listing
 from kr_kfp.storage.read import Ranges, read_whole
 from kr_kfp.storage.reasons import BrokenOffError, failures
 from kr_kfp.storage.run import Item
-from kr_kfp.storage.session import Session, threaded
+from kr_kfp.storage.session import Bucket, Session, threaded
 from kr_kfp.storage.targets import Target
 
 __all__ = ["Download"]
@@ -34,17 +35,20 @@ class Download:
         self.item = item
         self.listing = listing
         self.target = Target(item.path, folder=not listing.single)
+        self._is_local = uris.is_local(item.uri)
         self.ended = 0.0
         self._left = len(listing.files)
         session.expect(item.name, listing.size)
         self._open: list[Ranges] = []
 
+    @functools.cached_property
+    def _bucket(self) -> Bucket:
+        return self.session.bucket(self.item.uri)
+
     @property
     def in_place(self) -> bool:
         """Whether the item is local and lies already where it shall be."""
-        return uris.is_local(self.item.uri) and os.path.realpath(uris.parse(self.item.uri).key) == os.path.realpath(
-            self.item.path
-        )
+        return self._is_local and os.path.realpath(uris.parse(self.item.uri).key) == os.path.realpath(self.item.path)
 
     def begin(self) -> None:
         """Prepare the target; an item without files is done with that.
@@ -70,7 +74,7 @@ class Download:
         if self.in_place:
             return
         for entry in self.listing.files:
-            if uris.is_local(self.item.uri):
+            if self._is_local:
                 yield self._job(entry, self._copy(entry))
             elif entry.size <= self.session.limits.part:
                 yield self._job(entry, self._small(entry))
@@ -113,8 +117,7 @@ class Download:
         place = self.target.place(entry.path)
         async with self.session.memory.hold(entry.size):
             if entry.size:
-                bucket = self.session.bucket(self.item.uri)
-                data = await read_whole(self.session, bucket, entry, self._uri(entry))
+                data = await read_whole(self.session, self._bucket, entry, self._uri(entry))
             else:
                 data = memoryview(b"")
             if entry.size <= _INLINE:
@@ -126,9 +129,8 @@ class Download:
 
     def _ranges(self, entry: Entry) -> Ranges:
         try:
-            bucket = self.session.bucket(self.item.uri)
             place = self.target.place(entry.path)
-            ranges = Ranges(self.session, bucket, entry, uri=self._uri(entry), place=place, name=self.item.name)
+            ranges = Ranges(self.session, self._bucket, entry, uri=self._uri(entry), place=place, name=self.item.name)
         except OSError as error:
             raise self.session.failure(error, self._uri(entry)) from error
         self._open.append(ranges)
