@@ -22,6 +22,8 @@ from tests.servers import build, process
 
 __all__ = ["GcsServer", "run_gcs"]
 
+_PREFIX = "kr-kfp-gcs-"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GcsServer:
@@ -147,12 +149,32 @@ def _start(server: subprocess.Popen[str], config: Mapping[str, Any], log: Path) 
     return started
 
 
+def _clear(place: Path) -> None:
+    """Remove what tests left that were killed: it may fill the memory."""
+    for folder in place.glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not _runs(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 @contextmanager
 def _data() -> Iterator[str]:
     """Give a folder for data: in memory if possible, since this server writes each object through to the disk."""
     shared = Path("/dev/shm")
     roomy = shared.is_dir() and shutil.disk_usage(shared).free > 4 * 10**9
-    with tempfile.TemporaryDirectory(prefix="kr-kfp-gcs-", dir=shared if roomy else None) as folder:
+    place = shared if roomy else Path(tempfile.gettempdir())
+    _clear(place)
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as folder:
         try:
             os.setxattr(folder, "user.kr-kfp", b"1")
         except OSError:  # this server keeps what it knows of an object in extended attributes
