@@ -109,15 +109,12 @@ class Cluster(Protocol):
     def list_pods(self, name: str) -> list[Manifest]:
         """List the group's pods, the ones being deleted too."""
 
-    def delete_pod(self, name: str, *, uid: str, grace_seconds: float | None = None) -> None:
-        """Delete this very pod. No error if it is gone.
-
-        ``grace_seconds`` (``gracePeriodSeconds``) is the time between SIGTERM and SIGKILL, the pod's own if None; a
-        pod that is being deleted already is hurried. 0 does not wait for the pod's node at all.
-        """
-
     def delete_pods(self, pods: Sequence[tuple[str, str]], *, grace_seconds: float) -> None:
-        """Delete these very pods, given by name and UID, as :meth:`delete_pod` does, several at the same time."""
+        """Delete these very pods, given by name and UID, several at the same time. No error if one is gone.
+
+        ``grace_seconds`` (``gracePeriodSeconds``) is the time between SIGTERM and SIGKILL; a pod that is being deleted
+        already is hurried. 0 does not wait for the pods' nodes at all.
+        """
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Send what exists now, then ``synced``, then every change of the group and its pods, until closed."""

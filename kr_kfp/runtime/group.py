@@ -6,7 +6,7 @@ never in the middle of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -172,7 +172,7 @@ class Group:
             if event.kind == "pod-gone":
                 self.gone.add(event.value["metadata"]["uid"])
             elif self._hurrying:
-                self._hurry(event.value)
+                self._hurry([event.value])
 
     def _see(self, pod: Manifest) -> None:
         """Take in a pod; what was known of its container stays when an eviction empties its status."""
@@ -249,9 +249,13 @@ class Group:
                 if self.manifest is None:
                     raise self._deleted()
 
+    @property
+    def loss(self) -> str:
+        """What is said where somebody else deletes the group."""
+        return f"LeaderWorkerSet {self.name} was deleted by somebody else while it ran"
+
     def _deleted(self) -> NotFoundError:
-        msg = f"LeaderWorkerSet {self.name} was deleted by somebody else while it ran"
-        return NotFoundError(msg, status=404, reason="NotFound")
+        return NotFoundError(self.loss, status=404, reason="NotFound")
 
     def _change(self, patch: Callable[[Manifest], dict[str, Any]]) -> None:
         """Patch the group as it is now; a change by somebody else in between means reading it anew."""
@@ -289,8 +293,7 @@ class Group:
         """
         if self.manifest is None or any(self.cluster.node_is_lost(pod) for pod in self._there()):
             return False
-        self.cluster.delete_group(self.name, uid=self.manifest["metadata"]["uid"])
-        self.hurry()
+        self.delete()
         self.close()
         return True
 
@@ -310,32 +313,29 @@ class Group:
         the workers' StatefulSet goes with it at once, before a worker has gone, which would come back otherwise.
         """
         self._hurrying = True
-        at_once = []
-        for number, pod in enumerate(sorted(self._there(), key=pod_index)):
-            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-            if number == 0 or self.cluster.node_is_lost(pod):
-                self._hurry(pod)
-            elif (uid, HURRY) not in self._hurried:
-                self._hurried.add((uid, HURRY))
-                at_once.append((name, uid))
-        if at_once:
-            self.cluster.delete_pods(at_once, grace_seconds=HURRY)
+        leader_first = sorted(self._there(), key=pod_index)
+        self._hurry(leader_first[:1])
+        self._hurry(leader_first[1:])
 
-    def _hurry(self, pod: Manifest) -> None:
-        """Delete a pod; on a node that is lost it is not waited for at all."""
-        if not self.cluster.node_is_lost(pod):
-            self._delete_pod(pod, HURRY)
-        elif pod_index(pod) == 0 or pod["metadata"].get("deletionTimestamp"):
-            # No kubelet is asked here, so it is gone at once: a worker therefore only when its StatefulSet is being
-            # deleted, which asks for this pod's deletion; before that, another one would come in its place.
-            self._delete_pod(pod, 0.0)
+    def _hurry(self, pods: Sequence[Manifest]) -> None:
+        """Delete pods; on a node that is lost they are not waited for at all."""
+        lost: list[Manifest] = []
+        others: list[Manifest] = []
+        for pod in pods:
+            (lost if self.cluster.node_is_lost(pod) else others).append(pod)
+        self._delete_pods(others, HURRY)
+        # No kubelet is asked here, so they are gone at once: a worker therefore only when its StatefulSet is being
+        # deleted, which asks for its pod's deletion; before that, another one would come in its place.
+        certain = [pod for pod in lost if pod_index(pod) == 0 or pod["metadata"].get("deletionTimestamp")]
+        self._delete_pods(certain, 0.0)
 
-    def _delete_pod(self, pod: Manifest, grace: float) -> None:
-        """Delete a pod, once with each grace."""
-        uid = pod["metadata"]["uid"]
-        if (uid, grace) not in self._hurried:
-            self._hurried.add((uid, grace))
-            self.cluster.delete_pod(pod["metadata"]["name"], uid=uid, grace_seconds=grace)
+    def _delete_pods(self, pods: Sequence[Manifest], grace: float) -> None:
+        """Delete pods, each once with each grace."""
+        named = [(pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in pods]
+        asked = [(name, uid) for name, uid in named if (uid, grace) not in self._hurried]
+        self._hurried |= {(uid, grace) for _, uid in asked}
+        if asked:
+            self.cluster.delete_pods(asked, grace_seconds=grace)
 
     def wait_gone(self, deadline: float | None) -> bool:
         """Wait until the group and its pods are gone; False if ``deadline`` (Unix seconds) passed first."""
@@ -347,7 +347,7 @@ class Group:
             for pod in self._there():
                 # A pod that nobody ends would hold the group for ever.
                 if pod["metadata"].get("deletionTimestamp") and self.cluster.node_is_lost(pod):
-                    self._delete_pod(pod, 0.0)
+                    self._delete_pods([pod], 0.0)
         self.close()
         self.pods.clear()
         return True

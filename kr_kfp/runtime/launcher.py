@@ -201,8 +201,7 @@ class Launcher:
         return self._limits(states, verdict, now)
 
     def _deleted(self) -> Verdict:
-        reason = f"LeaderWorkerSet {self.launch.name} was deleted by somebody else while it ran"
-        return Verdict(decision=Decision.FAILURE, reason=reason)
+        return Verdict(decision=Decision.FAILURE, reason=self.group.loss)
 
     def _whole(self, state: HostState) -> HostState:
         """Read an outcome that only the log of the holding container tells."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.processes import Process, children
 from tests.local_kit import Kit, kit_fixture, until
 
 __all__ = ["kit_fixture"]
@@ -182,25 +183,13 @@ def test_kill(folder: Path, kit: Kit) -> None:
     with start(["run", "steps.py:both", "mode=wait"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout
         assert any(b"waiting for the end" in line for line in process.stdout)
-        worker = _children(process.pid)
+        (worker,) = map(Process.find, children(process.pid))
         process.kill()
         assert process.wait(60) == -signal.SIGKILL
-    assert len(worker) == 1
-    until(lambda: not _is_running(worker[0]), "the end of the worker")
+    assert worker
+    until(lambda: not worker.alive(), "the end of the worker")
     assert hosts_of(kit) == []
     until(lambda: not kit.processes(), "the end of all processes")
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(word) for word in text.split()]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_ctrl_c_on_a_terminal(folder: Path, kit: Kit) -> None:

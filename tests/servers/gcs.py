@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kr_kfp.cluster.local_processes import start_time
 from tests.servers import build, process
 
 __all__ = ["GcsServer", "run_gcs"]
@@ -153,18 +154,8 @@ def _clear(place: Path) -> None:
     """Remove what tests left that were killed: it may fill the memory."""
     for folder in place.glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not _runs(int(pid)):
+        if pid.isdecimal() and not start_time(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager
