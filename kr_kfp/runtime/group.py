@@ -13,7 +13,7 @@ from typing import Any
 from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
 from kr_kfp.errors import ConflictError, NotFoundError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
-from kr_kfp.spec.leaderworkerset import attempt_of, restart_patch, stop_patch
+from kr_kfp.spec.leaderworkerset import attempt_of, leaders_of, restart_patch, stop_patch
 from kr_kfp.spec.observe import HostState, observe, pod_index
 
 __all__ = ["HURRY", "Group", "HeldError", "StoppedError"]
@@ -240,12 +240,17 @@ class Group:
             # One that was made just before may not have been told of yet, and of one that came and went while the watch
             # was cut nothing is told: only a list knows.
             left = self.cluster.list_pods(self.name)
-            if not left:
+            found = self.cluster.read_group(self.name)
+            if found is None:
+                raise self._deleted()
+            if not _is_older(found, self.manifest):
+                self.manifest = found
+            if not left and not leaders_of(found):
                 return
             for pod in left:
                 self._see(pod)
             end = self.clock.now() + _LOOK_AGAIN
-            while self._there() and self.next(end) is not None:
+            while (self._there() or leaders_of(self.manifest or {})) and self.next(end) is not None:
                 if self.manifest is None:
                     raise self._deleted()
 
