@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from kr_kfp.spec.causes import EXIT_CODES
 from kr_kfp.spec.leaderworkerset import LABEL, attempt_of
 from kr_kfp.spec.pathways import COLOCATED, SIDECARS, WORKER
 from kr_kfp.spec.pod import CONTAINER
@@ -241,6 +242,9 @@ def _ended(base: HostState, terminated: Json, restarts: int, *, holding: bool) -
 
 _KILLED = (137, 143, 255)
 
+_NO_PROGRAM = (126, 127)
+"""What a shell ends with that cannot run a program: the runner's own would be of user code, and have an outcome."""
+
 
 def _by_reason(index: int, terminated: Json) -> Outcome | None:
     """Judge a container that left no outcome by Kubernetes' own words; None means it was lost."""
@@ -252,6 +256,8 @@ def _by_reason(index: int, terminated: Json) -> Outcome | None:
         return None
     said = str(terminated.get("message") or "").strip()
     detail = f"the runner did not start: {reason or 'Error'}, exit code {code}" + (f": {said[-800:]}" if said else "")
+    if code in _NO_PROGRAM:
+        detail += f". {EXIT_CODES[code].resolution}"
     return Outcome(kind="setup", host=index, code=code or 1, ended=ended, detail=detail)
 
 
