@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
-from kr_kfp.errors import ConflictError, NotFoundError
+from kr_kfp.errors import ConflictError, NotFoundError, SetupError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
 from kr_kfp.spec.leaderworkerset import attempt_of, leaders_of, restart_patch, stop_patch
 from kr_kfp.spec.observe import HostState, observe, pod_index
@@ -146,6 +146,7 @@ class Group:
 
         Raises:
             StoppedError: If it is a signal, unless the group is being taken away already; see ``asked_to_stop`` then.
+            SetupError: If another launcher has taken the group over.
         """
         event = self.clock.next_event(deadline)
         if event is not None and event.source in (None, self._source):
@@ -159,7 +160,8 @@ class Group:
                 raise StoppedError(self.asked_to_stop)
         elif event.kind == "group":
             if not _is_older(event.value, self.manifest):
-                self.manifest = event.value
+                known, self.manifest = self.manifest, event.value
+                self._check_holder(known)
         elif event.kind == "group-gone":
             self._last, self.manifest = self.manifest or self._last, None
         elif event.kind == "synced":
@@ -173,6 +175,17 @@ class Group:
                 self.gone.add(event.value["metadata"]["uid"])
             elif self._hurrying:
                 self._hurry([event.value])
+
+    def _check_holder(self, known: Manifest | None) -> None:
+        """Go away quietly where another launcher took this one for dead: group and result are no longer ours."""
+        holder = _annotations(self.manifest).get(HOLDER_ANNOTATION, "")
+        if self.stopping or _annotations(known).get(HOLDER_ANNOTATION) != self._holder or holder == self._holder:
+            return
+        msg = (
+            f"another launcher ({holder}) took over LeaderWorkerSet {self.name}: this one was not heard of for too "
+            "long (was its machine asleep or cut off?). The group runs on, and what that one tells counts"
+        )
+        raise SetupError(msg)
 
     def _see(self, pod: Manifest) -> None:
         """Take in a pod; what was known of its container stays when an eviction empties its status."""

@@ -109,6 +109,7 @@ class Launcher:
         Raises:
             StoppedError: If a signal asked to stop.
             HeldError: If a living launcher holds the group.
+            SetupError: If another one takes it over.
             ClusterError: If the cluster refuses.
         """
         self._acquire()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kr_kfp.cluster.api import Event
-from kr_kfp.errors import ClusterError, ConflictError, UnavailableError
+from kr_kfp.errors import ClusterError, ConflictError, SetupError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.runtime.group import HeldError, StoppedError
 from kr_kfp.spec.leaderworkerset import build, stop_patch
@@ -333,3 +333,24 @@ def test_a_restart_while_the_controller_is_behind() -> None:
     ((at, pods),) = begun
     assert 20.0 <= at - stopped[0] < 22.0
     assert pods == 0
+
+
+def test_another_launcher_takes_over() -> None:
+    """A launcher that wakes up too late says so, touches nothing, and leaves the verdict to the new holder."""
+    rig = Rig()
+
+    def take_over() -> None:
+        group = rig.cluster.groups["train-x"]
+        patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: "lease:kr-kfp-other"}}}
+        rig.cluster.patch_group("train-x", patch=patch, resource_version=group["metadata"]["resourceVersion"])
+
+    rig.clock.after(5, take_over)
+    rig.all_ok(6)
+    with pytest.raises(SetupError) as gone:
+        rig.launcher.run()
+    assert str(gone.value) == (
+        "another launcher (lease:kr-kfp-other) took over LeaderWorkerSet train-x: this one was not heard of for too long "
+        "(was its machine asleep or cut off?). The group runs on, and what that one tells counts"
+    )
+    assert rig.verbs() == ["create", "patch"]
+    assert len(rig.cluster.pods) == 2
