@@ -13,9 +13,11 @@ import pytest
 from kr_kfp.cluster.api import Event
 from kr_kfp.errors import ConflictError, ForbiddenError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
-from kr_kfp.runtime.group import HeldError, StoppedError
-from kr_kfp.runtime.launcher import REFUSED_GRACE, START_GRACE, Launcher, Report
+from kr_kfp.runtime.group import HeldError
+from kr_kfp.runtime.launcher import REFUSED_GRACE, START_GRACE, Launcher
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
+from kr_kfp.runtime.report import Report
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import pod_index

@@ -12,7 +12,8 @@ import pytest
 from kr_kfp.cluster.api import Event
 from kr_kfp.errors import ClusterError, ConflictError, SetupError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
-from kr_kfp.runtime.group import HeldError, StoppedError
+from kr_kfp.runtime.group import HeldError
+from kr_kfp.runtime.picture import StoppedError
 from kr_kfp.spec.leaderworkerset import build, stop_patch
 from kr_kfp.spec.observe import pod_index
 from kr_kfp.spec.outcome import SETTLE
