@@ -170,7 +170,7 @@ def _server(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:
     base = _started(base, unix(running.get("startedAt")))
     if going:
         at = unix(metadata.get("deletionTimestamp"))
-        return _with(_lost(base, f"pod {base.pod} was deleted while it ran{_disruption(status)}"), lost_at=at)
+        return _with(_lost(base, _deleted(base) + _disruption(status)), lost_at=at)
     return _lost(base, node_lost) if node_lost else base
 
 
@@ -196,7 +196,12 @@ def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # 
     running = state.get("running")
     base = HostState(index=index, phase=Phase.WAITING, pod=metadata["name"], uid=metadata["uid"])
     if terminated:
-        return _ended(base, terminated, int(container.get("restartCount") or 0), holding=bool(running))
+        ended = _ended(base, terminated, int(container.get("restartCount") or 0), holding=bool(running))
+        if ended.phase is not Phase.LOST:
+            return ended
+        # Its last words are SIGTERM's; why that came, the pod says.
+        silent = ended.outcome is None and (gone or metadata.get("deletionTimestamp"))
+        return _lost(ended, (_deleted(base) if silent else ended.reason) + _disruption(status))
     if status.get("phase") == "Failed":
         reason = _failed(base, status)
         # One that failed before it started anything is made anew by its StatefulSet and costs nothing.
@@ -207,10 +212,14 @@ def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # 
         return _waiting(base, _why_waiting(status, state))
     base = _started(base, unix(running.get("startedAt")))
     if gone or metadata.get("deletionTimestamp"):
-        return _lost(base, f"pod {base.pod} was deleted while it ran" + _disruption(status))
+        return _lost(base, _deleted(base) + _disruption(status))
     if node_lost:
         return _lost(base, node_lost)
     return base
+
+
+def _deleted(base: HostState) -> str:
+    return f"pod {base.pod} was deleted while it ran"
 
 
 def _failed(base: HostState, status: Json) -> str:

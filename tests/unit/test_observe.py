@@ -334,6 +334,18 @@ def test_disruption() -> None:
     assert one(pod(given, deleted=FINISHED)) == lost("pod g-0 was deleted while it ran")
 
 
+def test_disruption_whose_host_has_ended() -> None:
+    """SIGKILL or SIGTERM is how a deleted host ends; the reason is why it was deleted."""
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "evicting"}
+    given = status(terminated(137), conditions=[target])
+    reason = "pod g-0 was deleted while it ran (EvictionByEvictionAPI: evicting)"
+    assert one(pod(given, deleted=FINISHED)) == one(pod(given), gone=["u0"]) == lost(reason)
+    outcome = Outcome(kind="terminated", host=0, code=143, started=BEGAN + 1, detail="SIGTERM came from outside")
+    given = status(terminated(143, message=outcome_message(outcome)), conditions=[target])
+    reason = "SIGTERM came from outside (EvictionByEvictionAPI: evicting)"
+    assert one(pod(given, deleted=FINISHED)) == lost(reason, started=BEGAN + 1, outcome=outcome)
+
+
 def test_lost_node() -> None:
     """A running pod on a lost node is lost; another one on it that has ended is not."""
     why = {"u0": "node n1 is gone"}
