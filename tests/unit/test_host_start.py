@@ -47,6 +47,6 @@ def test_sigterm_ends_a_host_that_is_still_starting(first: bool, tmp_path: Path)
             if first:
                 pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii"))
             os.kill(pid, signal.SIGTERM)
-            assert process.wait(timeout=10) == 143
+            assert process.wait(timeout=60) == 143
         finally:
             process.kill()
