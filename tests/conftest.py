@@ -42,6 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("serial"))
         if tier == "cluster":  # twice that of others: where a processor is slow every pod takes its time
             item.add_marker(pytest.mark.timeout(600))
+        if tier == "integration":  # a training of four processes may take two minutes beside the cluster's tests
+            item.add_marker(pytest.mark.timeout(900))
     items.sort(key=lambda item: TIERS.index(item.path.relative_to(tests).parts[0]))
 
 

@@ -95,7 +95,7 @@ class Host:
     termination: Path
     env: dict[str, str] = field(default_factory=dict)
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = 240.0) -> int:
         """Wait for its end and give its exit code."""
         return self.process.wait(timeout=seconds)
 
@@ -103,7 +103,7 @@ class Host:
         """Give its log so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def await_text(self, wanted: str, seconds: float = 30.0) -> str:
+    def await_text(self, wanted: str, seconds: float = 120.0) -> str:
         """Wait until the log holds a text, and give the log."""
         for _ in until(seconds, f"{wanted!r} in the log"):
             if wanted in self.text():

@@ -18,6 +18,9 @@ from tests.local_kit import Recorder
 
 Json = dict[str, Any]
 
+DEADLINE = 60.0
+"""Seconds after which a test that waits fails; never waited for in a good run."""
+
 NAMESPACE = "ml"
 GROUP: Json = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "train-x"}, "spec": {"replicas": 1}}
 
@@ -75,7 +78,7 @@ class Inbox(Recorder):
     def until(self, count: int) -> list[str]:
         """Wait until there are so many events; give all of them in short."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.events) >= count, 20), self.short()
+            assert self._changed.wait_for(lambda: len(self.events) >= count, DEADLINE), self.short()
             return self.short()
 
     def short(self) -> list[str]:
@@ -91,7 +94,7 @@ def _short(event: Event) -> str:
 
 def until(condition: Callable[[], Any], what: str = "") -> None:
     """Wait until something is so."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end, what or "it never came to be"
         time.sleep(0.005)

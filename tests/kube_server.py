@@ -225,6 +225,12 @@ class KubeServer:
         """Give the requests of a kind."""
         return [request for request in self.requests if request.kind == kind]
 
+    def versions(self, plural: str) -> dict[str, str]:
+        """Give the resource versions of the objects of a kind, by UID."""
+        with self._changed:
+            found = [value["metadata"] for value in self._objects.get(plural, {}).values()]
+            return {metadata["uid"]: metadata["resourceVersion"] for metadata in found}
+
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def _write(self, plural: str, key: tuple[str, str], value: Json, what: str) -> None:

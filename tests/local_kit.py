@@ -21,7 +21,7 @@ from kr_kfp.cluster.local_processes import start_time
 Json = dict[str, Any]
 T = TypeVar("T")
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 """Seconds after which a test that waits fails; never waited for in a good run."""
 
 HOLD = 'if [ -e "$KR_KFP_WORK/ran" ]; then exec sleep 1000; fi; touch "$KR_KFP_WORK/ran"; '

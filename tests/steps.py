@@ -87,6 +87,8 @@ def fault(
         time.sleep(600)
     if mode == "sleep" or (mode == "late" and ctx.host == on):
         time.sleep(seconds)
+    while mode == "wait" and not Path(f"{mark}.go").exists():
+        time.sleep(0.02)
     if ctx.is_leader:
         Path(model.path).write_text(f"weights of attempt {ctx.attempt}")
         model.metadata["attempt"] = ctx.attempt
@@ -181,11 +183,11 @@ class Launch:
         """Give its log so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 300.0) -> int:
         """Wait for its end and give its exit code."""
         return self.process.wait(timeout=seconds)
 
-    def until(self, text: str, seconds: float = 60.0) -> None:
+    def until(self, text: str, seconds: float = 240.0) -> None:
         """Wait until its log holds ``text``."""
         deadline = time.monotonic() + seconds
         while text not in self.text():
@@ -275,7 +277,7 @@ def starts_of(mark: Path) -> list[str]:
     return sorted(line.rpartition(" pid=")[0] for line in mark.read_text(encoding="utf-8").splitlines())
 
 
-def left_over(word: str, seconds: float = 5.0) -> list[str]:
+def left_over(word: str, seconds: float = 60.0) -> list[str]:
     """List the processes that still hold ``word`` in environment or command after ``seconds`` at most.
 
     The supervisor tells that the group is gone and then ends itself, a moment later than the launcher may.
@@ -292,10 +294,11 @@ def _holding(word: str) -> list[str]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            command = (entry / "cmdline").read_bytes()
+            text = (entry / "environ").read_bytes() + command
             state = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
         except OSError:
             continue
         if word.encode() in text and state != "Z":
-            found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes()[:200]!r}")
+            found.append(f"{entry.name}: {command[:200]!r}")
     return found

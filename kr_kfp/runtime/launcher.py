@@ -130,6 +130,7 @@ class Launcher:
             self.say(f"could not delete LeaderWorkerSet {self.launch.name}: {problem}")
             return
         if gone:
+            self.logs.finish(1.0)  # Also what hosts said as they were ended comes before the verdict.
             self.say(f"deleted group {self.launch.name} in {self.clock.now() - begun:.1f} s")
         else:
             self.say(

@@ -58,7 +58,7 @@ def test_lost_host_resumes_from_the_checkpoint(data: Path, tmp_path: Path, monke
     with launching(step, tmp_path / "task", arguments) as launch:
         launch.until("epoch 2/5")
         os.kill(_runner_of(tmp_path / "c", 2), signal.SIGKILL)
-        assert launch.wait(120) == 0
+        assert launch.wait() == 0
         log, output = launch.text(), launch.output()
     assert "host 2 was lost" in log
     resumed = [line for line in log.splitlines() if "resuming from epoch" in line]

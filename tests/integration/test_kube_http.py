@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ from kr_kfp.cluster.kube_errors import Target
 from kr_kfp.cluster.kube_group import GROUPS, PODS
 from kr_kfp.cluster.kube_http import backoff
 from kr_kfp.errors import ClusterError, ConflictError, NotFoundError, UnavailableError
-from tests.kube_kit import GROUP, NAMESPACE, WatchedApi, pod, until
+from tests.kube_kit import DEADLINE, GROUP, NAMESPACE, WatchedApi, pod, until
 from tests.kube_server import Fault, KubeServer
 
 
@@ -133,10 +134,13 @@ def test_nobody_listens() -> None:
     server = KubeServer()
     server.close()
     api = WatchedApi(server, patience=3.0)
-    with pytest.raises(
-        UnavailableError, match=r"get pods p in namespace ml: the API server does not answer: .*refused"
-    ):
-        api.get(PODS, "p", namespace=NAMESPACE)
+    with socket.socket() as kept:  # so that nobody else gets the port meanwhile
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", server.port))
+        with pytest.raises(
+            UnavailableError, match=r"get pods p in namespace ml: the API server does not answer: .*refused"
+        ):
+            api.get(PODS, "p", namespace=NAMESPACE)
     assert api.pauses.waited == [0.5, 1.0]
 
 
@@ -150,7 +154,7 @@ def test_a_stream_can_be_ended_by_another_thread(server: KubeServer) -> None:
     thread.start()
     until(lambda: got)
     stream.close()
-    thread.join(5)
+    thread.join(DEADLINE)
     assert not thread.is_alive()
     assert got == [b"a\n"]
 
@@ -159,7 +163,7 @@ def test_a_silent_stream_counts_as_broken(server: KubeServer) -> None:
     """No byte for the time that was set means a connection that died."""
     server.write_log("p")
     target = Target(verb="get", resource="pods/log", namespace=NAMESPACE, name="p")
-    stream = WatchedApi(server).stream(PODS.path(NAMESPACE, "p", "log"), target, query={"follow": True}, idle=0.1)
+    stream = WatchedApi(server).stream(PODS.path(NAMESPACE, "p", "log"), target, query={"follow": True}, idle=2.0)
     with pytest.raises(UnavailableError):
         list(stream)
 

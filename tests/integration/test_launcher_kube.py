@@ -18,7 +18,7 @@ from kr_kfp.runtime.report import Report
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import ErrorInfo, Outcome, outcome_message
-from tests.kube_kit import Json, connected, pod, until
+from tests.kube_kit import DEADLINE, Json, connected, pod, until
 from tests.kube_server import Fault, KubeServer
 
 OWN: Json = {
@@ -68,7 +68,7 @@ def run(server: KubeServer, change: Callable[[], object]) -> Report:
             server.put("pods", pod(host, uid=f"p{host}"))
         until(lambda: server.count("watch pods") and server.count("watch leaderworkersets"))
         change()
-        return running.result(timeout=30)
+        return running.result(timeout=DEADLINE)
 
 
 def test_worker_fails_while_the_leader_runs(server: KubeServer) -> None:
@@ -76,7 +76,7 @@ def test_worker_fails_while_the_leader_runs(server: KubeServer) -> None:
     began = time.monotonic()
     report = run(server, lambda: server.put("pods", ended(2, code=3)))
     assert not report.ok
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < STEP.finish_grace / 10
     assert "train failed in attempt 0: host 2 failed: ValueError: boom" in report.lines
 
 
@@ -126,10 +126,10 @@ def test_signal_while_the_group_is_made(server: KubeServer) -> None:
         until(lambda: server.count("create leaderworkersets"))
         clock.put(Event("signal", signal.SIGUSR1))
         with pytest.raises(StoppedError):
-            running.result(timeout=30)
+            running.result(timeout=DEADLINE)
         leaving = threads.submit(launcher.clean_up)
         clock.put(Event("signal", signal.SIGUSR1))
         until(lambda: server.count("delete leaderworkersets"))
         server.remove("leaderworkersets", "train-x")
-        leaving.result(timeout=30)
+        leaving.result(timeout=DEADLINE)
     assert [server.count(f"{verb} leaderworkersets") for verb in ("create", "delete")] == [1, 1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kr_kfp.cluster.local_lws import LABEL
-from tests.local_kit import HOLD, Json, Kit, kit_fixture, state, until
+from tests.local_kit import DEADLINE, HOLD, Json, Kit, kit_fixture, state, until
 
 __all__ = ["kit_fixture"]
 
@@ -35,7 +35,7 @@ class Follower:
 
     def end(self) -> bytes:
         """Wait for the end of the generator and give all it gave."""
-        assert self.over.get(timeout=30)
+        assert self.over.get(timeout=DEADLINE)
         return self.data
 
 
@@ -182,7 +182,8 @@ def test_the_launchers_environment_reaches_hosts(kit: Kit, monkeypatch: pytest.M
 def test_kr_kfp_is_found_where_the_launcher_found_it(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher that has kr_kfp by its working folder alone still gets a supervisor and hosts that have it."""
     monkeypatch.delenv("PYTHONPATH")
-    kit.create(["python3", "-c", "import kr_kfp, sys; print(kr_kfp.__file__, sys.executable); input()"])
+    code = "import kr_kfp, sys, time; print(kr_kfp.__file__, sys.executable, flush=True); time.sleep(1000)"
+    kit.create(["python3", "-c", code])
     (pod,) = kit.pods()
     expected = f"{REPOSITORY}/kr_kfp/__init__.py {sys.executable}\n".encode()
-    until(lambda: kit.cluster.read_log(pod, previous=state(pod)["restartCount"] > 0).startswith(expected))
+    until(lambda: kit.cluster.read_log(pod) == expected)

@@ -18,7 +18,7 @@ import pytest
 from kr_kfp.cluster.local import list_groups
 from kr_kfp.cluster.local_client import clear_others
 from kr_kfp.cluster.local_processes import descendants, start_time, table
-from tests.local_kit import HOLD, Kit, kit_fixture, manifest, state, until, with_variable
+from tests.local_kit import DEADLINE, HOLD, Kit, kit_fixture, manifest, state, until, with_variable
 
 __all__ = ["kit_fixture"]
 
@@ -204,7 +204,7 @@ def test_a_signal_asks_for_deletion(kit: Kit, who: int) -> None:
     (pod,) = kit.pods()
     until((kit.work(pod) / "up").exists)
     os.kill(supervisor_of(kit)[who], signal.SIGTERM)
-    assert kit.cluster.wait_gone("train", 30)
+    assert kit.cluster.wait_gone("train", DEADLINE)
     assert (kit.root / "bye").read_text(encoding="utf-8") == "bye\n"
 
 
@@ -271,14 +271,15 @@ def test_an_orphan_ends_by_itself(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> 
         kit.pods(2)
         first.kill()
     # Looking at it, as kr-kfp's list does, does not keep it alive.
-    until(lambda: not list_groups(), seconds=5)
+    until(lambda: not list_groups())
     until(lambda: not kit.processes())
 
 
 def test_a_watched_group_is_no_orphan(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a watch is open, the orphan time does not run."""
-    monkeypatch.setenv("KR_KFP_LOCAL_ORPHAN_SECONDS", "0.2")
-    kit.sh("sleep 1; echo later; sleep 1000")
+    # It does run between the group's creation and the watch.
+    monkeypatch.setenv("KR_KFP_LOCAL_ORPHAN_SECONDS", "2")
+    kit.sh("sleep 5; echo later; sleep 1000")
     kit.watch()
     (pod,) = kit.pods()
     until(lambda: kit.cluster.read_log(pod) == b"later\n")
@@ -305,7 +306,7 @@ def test_creators_killed_at_any_moment_leave_nothing(kit: Kit, monkeypatch: pyte
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(number / 18 * whole)
             process.kill()
-    until(lambda: not kit.processes(), "the end of all groups", seconds=10)
+    until(lambda: not kit.processes(), "the end of all groups")
     assert list_groups() == []
     # A creator that was killed before it started a supervisor leaves a folder, which bars nobody.
     for folder in [path for path in kit.root.iterdir() if path.name != ".ports"]:

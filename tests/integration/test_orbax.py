@@ -124,7 +124,10 @@ def _whole(tmp_path_factory: pytest.TempPathFactory, data: str) -> kr_kfp.testin
 def runner_of(folder: Path, host: int) -> int:
     """Give the process id of a host's runner, as its user process has it."""
     for pid in with_variable(f"KR_TEST_FOLDER={folder}"):
-        entries = Path("/proc", str(pid), "environ").read_text(encoding="utf-8").split("\0")
+        try:
+            entries = Path("/proc", str(pid), "environ").read_text(encoding="utf-8").split("\0")
+        except OSError:
+            continue  # It has ended meanwhile.
         env = dict(entry.partition("=")[::2] for entry in entries)
         if env.get("LWS_WORKER_INDEX") == str(host) and "KR_KFP_RUNNER_PID" in env:
             return int(env["KR_KFP_RUNNER_PID"])

@@ -38,7 +38,7 @@ def test_a_wrong_batch_is_told(tmp_path: Path) -> None:
 def test_the_function_runs_once(tmp_path: Path, local_root: Path) -> None:
     """Two slices of two hosts are five pods, one process of user code, one host of context, and sixteen devices."""
     with launching(sees_all, tmp_path / "task", {"mark": str(tmp_path / "mark"), "seconds": 0.0}) as launch:
-        assert launch.wait(60) == 0
+        assert launch.wait() == 0
         log = launch.text()
         seen = launch.output()["parameterValues"]["Output"]
     assert seen == {
@@ -60,13 +60,13 @@ def test_the_function_runs_once(tmp_path: Path, local_root: Path) -> None:
 
 def test_a_lost_worker_restarts_the_group(tmp_path: Path, local_root: Path) -> None:
     """A worker's pod that goes away is infrastructure loss: the function starts once more, as attempt 1."""
-    with launching(sees_all, tmp_path / "task", {"mark": str(tmp_path / "mark"), "seconds": 60.0}) as launch:
+    with launching(sees_all, tmp_path / "task", {"mark": str(tmp_path / "mark"), "seconds": 600.0}) as launch:
         until(lambda: starts_of(tmp_path / "mark"), "the function")
         cluster = LocalCluster()
         (group,) = (path.name for path in local_root.iterdir() if not path.name.startswith("."))
         pod = next(p for p in cluster.list_pods(group) if p["metadata"]["name"] == f"{group}-0-3")
         cluster.delete_pod(pod["metadata"]["name"], uid=pod["metadata"]["uid"])
-        assert launch.wait(60) == 0
+        assert launch.wait() == 0
         log = launch.text()
     assert "Pathways worker 2 was lost: pod" in log
     assert starts_of(tmp_path / "mark") == ["start host=0 attempt=0", "start host=0 attempt=1"]

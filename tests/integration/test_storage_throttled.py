@@ -14,7 +14,7 @@ from tests.servers.places import gcs_place, move, s3_place
 from tests.servers.proxy import Fault, Request, run_proxy
 from tests.servers.s3 import S3Server
 
-ASKED = 15
+ASKED = 60
 """Seconds in Retry-After."""
 
 

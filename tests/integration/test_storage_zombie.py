@@ -150,7 +150,7 @@ def training(store: Store, folder: Path) -> Iterator[Future[kr_kfp.testing.Resul
             root=folder / "root",
             artifacts=f"{store.root}/out",
             env=store.env,
-            timeout=120,
+            timeout=600,
             folder=str(folder),
             size=SIZE,
         )
@@ -192,7 +192,7 @@ def test_a_request_that_arrives_late(
     """What a lost leader had sent, an object or the end of an upload in parts, reaches the store after the commit."""
     holding = Hold(*hold)
     with behind_proxy(server, holding) as store, training(store, tmp_path) as running:
-        assert holding.held.wait(60), "the leader's upload did not begin"
+        assert holding.held.wait(240), "the leader's upload did not begin"
         (tmp_path / "cut").touch()
         trained = running.result()
         assert "restarting the group as attempt 1" in trained.log
@@ -201,7 +201,7 @@ def test_a_request_that_arrives_late(
         assert f"out/train/model/{late}" not in before
         holding.let_go.set()
         # Its answer has nobody to go to; what the store has made of it shows.
-        for _ in until(30, "the late request's arrival"):
+        for _ in until(240, "the late request's arrival"):
             if store.proxy.passed:
                 break
         expected = {"config.json": b"attempt 0", "weights": b"0" * SIZE}
@@ -223,7 +223,7 @@ def test_a_frozen_leader_that_goes_on(server: S3Server | GcsServer, tmp_path: Pa
     with behind_proxy(server, holding) as store, training(store, tmp_path) as running:
         twin = start_twin(tmp_path)
         try:
-            assert holding.held.wait(60), "the twin's upload did not begin"
+            assert holding.held.wait(240), "the twin's upload did not begin"
             os.killpg(twin.pid, signal.SIGSTOP)
             (tmp_path / "cut").touch()
             trained = running.result()
@@ -232,7 +232,7 @@ def test_a_frozen_leader_that_goes_on(server: S3Server | GcsServer, tmp_path: Pa
             assert "out/train/model/weights" not in before
             holding.let_go.set()
             os.killpg(twin.pid, signal.SIGCONT)
-            assert twin.wait(60) == 0
+            assert twin.wait(240) == 0
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(twin.pid, signal.SIGKILL)
@@ -248,7 +248,7 @@ def test_a_frozen_leader_that_goes_on(server: S3Server | GcsServer, tmp_path: Pa
 def start_twin(folder: Path) -> subprocess.Popen[bytes]:
     """Start what the leader's container runs, once more, with a disk of its own."""
     note = folder / "leader"
-    for _ in until(60, "the leader's function"):
+    for _ in until(240, "the leader's function"):
         if note.exists() and note.read_text(encoding="ascii"):
             break
     process = Path("/proc", note.read_text(encoding="ascii"))

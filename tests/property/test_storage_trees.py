@@ -19,6 +19,9 @@ from kr_kfp.storage.limits import MIB, Limits
 from kr_kfp.storage.put import put
 from tests.servers.places import Place, file_place, gcs_place, s3_place
 
+# The place is as good as new for each tree, and the machine may be busy.
+UNHURRIED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
 Tree = dict[str, bytes | None]
 """File contents by relative path; None is a folder without files."""
 
@@ -99,7 +102,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield chosen
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=UNHURRIED)
 @example(tree={})
 @example(tree={"a b": b"", "ünï/日本 語/🐟": b"1", "empty folder": None})
 @example(tree={"%2F": b"1", "%25": b"2", "a+b?c#d": b"3", "..a": b"4", "a..": b"5", "...": b"6", " ": b"7"})
@@ -109,7 +112,7 @@ def test_any_tree_comes_back_identical(place: Place, tree: Tree) -> None:
     assert _round_trip(place, tree) == tree
 
 
-@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1, deadline=None, suppress_health_check=UNHURRIED)
 @example(count=0)
 @example(count=1)
 @example(count=1000)

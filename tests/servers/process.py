@@ -57,7 +57,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_port(
-    process: subprocess.Popen[str], port: int, *, log: Path, seconds: float = 20, host: str = "127.0.0.1"
+    process: subprocess.Popen[str], port: int, *, log: Path, seconds: float = 120, host: str = "127.0.0.1"
 ) -> None:
     """Wait until a server listens.
 

@@ -171,13 +171,13 @@ def run_proxy(target: str, plan: Plan, *, tls: ssl.SSLContext | None = None) -> 
 
     thread = threading.Thread(target=lambda: asyncio.run(serve(parts.hostname or "", parts.port or 0)), daemon=True)
     thread.start()
-    assert started.wait(10), "the proxy did not start"
+    assert started.wait(60), "the proxy did not start"
     proxy, loop, ending = state[0]
     try:
         yield proxy
     finally:
         loop.call_soon_threadsafe(ending.set)
-        thread.join(10)
+        thread.join(60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,7 @@ from kr_kfp.cluster.api import Event
 from kr_kfp.errors import ClusterError, ConflictError, SetupError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
 from kr_kfp.runtime.group import HeldError
+from kr_kfp.runtime.logs import LogPump
 from kr_kfp.runtime.picture import StoppedError
 from kr_kfp.spec.leaderworkerset import build, stop_patch
 from kr_kfp.spec.observe import pod_index
@@ -355,3 +358,26 @@ def test_another_launcher_takes_over() -> None:
     )
     assert rig.verbs() == ["create", "patch"]
     assert len(rig.cluster.pods) == 2
+
+
+def test_the_last_words_of_hosts_are_shown() -> None:
+    """What a host prints as it is ended with its group comes before the group's end, however late its log is read."""
+    rig = Rig()
+    asked = threading.Event()
+
+    class Pump(LogPump):
+        def finish(self, seconds: float, *, shown: bool = False) -> None:
+            if not rig.cluster.pods:
+                asked.set()
+            super().finish(30.0 if asked.is_set() else 0.0, shown=shown)
+
+    def follow_log(pod: Json) -> Iterator[bytes]:
+        yield b"epoch 1\n"
+        if asked.wait(10):
+            yield b"saved\n"
+
+    rig.cluster.follow_log = follow_log  # type: ignore[method-assign]
+    rig.launcher.logs = Pump("train", "leader", rig.said.append)
+    rig.clock.after(5, rig.bad(1, ended=100.0))
+    assert not run(rig).ok
+    assert rig.said[-2:] == ["[train host 0] saved", "deleted group train-x in 1.0 s"]

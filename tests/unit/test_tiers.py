@@ -52,8 +52,8 @@ def test_a_signal_ends_all(tmp_path: Path) -> None:
         import time
         from pathlib import Path
         try:
-            Path({str(tmp_path)!r}, "up").touch()
             print("up", flush=True)
+            Path({str(tmp_path)!r}, "up").touch()
             time.sleep(60)
         except KeyboardInterrupt:
             print("ended", flush=True)
