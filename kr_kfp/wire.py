@@ -27,6 +27,7 @@ __all__ = [
     "EXECUTOR_INPUT_MARK",
     "LEAVING",
     "MESSAGE_LIMIT",
+    "OUTCOME_FILE",
     "OUTCOME_PREFIX",
     "PROTOCOL",
     "SCRATCH_INPUT",
@@ -61,6 +62,9 @@ MESSAGE_LIMIT = 4096
 
 OUTCOME_PREFIX = "kr-kfp-outcome: "
 """Begins the only line that a holding host prints; the rest is the packed outcome."""
+
+OUTCOME_FILE = "outcome"
+"""File in KR_KFP_WORK that holds that line once the host has run; where it is, the host holds."""
 
 LEAVING = "after the function had returned, while it left the group of hosts"
 """In the detail of an outcome: the process ended in its framework's shutdown, which a peer's end can break."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,7 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kr_kfp.wire import EXECUTOR_INPUT_MARK, Outcome, Payload, chunks, pack, parse_message
+from kr_kfp.wire import (
+    EXECUTOR_INPUT_MARK,
+    OUTCOME_FILE,
+    Outcome,
+    Payload,
+    chunks,
+    outcome_from_log,
+    pack,
+    parse_message,
+)
 
 __all__ = ["Host", "free_port", "payload_of", "start_host", "until"]
 
@@ -34,6 +42,13 @@ def until(seconds: float, what: str) -> Iterator[None]:
         time.sleep(0.02)
     msg = f"{what}: not within {seconds} s"
     raise AssertionError(msg)
+
+
+def read_marker(work: Path) -> Outcome:
+    """Give the outcome that a host keeps in its marker."""
+    outcome = outcome_from_log((work / OUTCOME_FILE).read_text(encoding="utf-8"), "")
+    assert outcome is not None
+    return outcome
 
 
 def payload_of(component: Any, folder: Path, arguments: Mapping[str, Any], **options: object) -> Payload:
@@ -101,10 +116,9 @@ class Host:
         assert read is not None
         return read[0]
 
-    def marker(self) -> dict[str, Any]:
-        """Give its marker."""
-        value: dict[str, Any] = json.loads((self.work / "outcome.json").read_text(encoding="utf-8"))
-        return value
+    def marker(self) -> Outcome:
+        """Give the outcome in its marker."""
+        return read_marker(self.work)
 
     def kill(self) -> None:
         """End it and its processes, if it still runs."""

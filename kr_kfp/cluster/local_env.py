@@ -83,8 +83,10 @@ def container_start(pod: Json, folder: Path, *, launcher_env: Mapping[str, str],
     if not container.get("command"):
         msg = "container main has no command, and there is no image here whose entry point could be run"
         raise ConfigError(msg)
-    if command[0] == "python3":
-        command[0] = sys.executable
+    # A shell may come first, with the program as its $0.
+    program = 3 if command[:2] == ["sh", "-c"] else 0
+    if command[program : program + 1] == ["python3"]:
+        command[program] = sys.executable
     env = {**launcher_env, **own, **fixed}
     env |= local_devices.environment(env, int(env.get("KR_KFP_DEVICES", "0")))
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")

@@ -1,22 +1,18 @@
-"""One group as the launcher knows it: made or adopted, watched, restarted, deleted.
-
-All waiting goes through :meth:`Group.next`, one event at a time, so that a signal is seen between any two steps and
-never in the middle of one.
-"""
+"""What the launcher does with its group: make or adopt it, restart it, delete it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
+from kr_kfp.cluster.api import Clock, Cluster, Manifest
 from kr_kfp.errors import ConflictError, NotFoundError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
-from kr_kfp.spec.leaderworkerset import attempt_of, restart_patch, stop_patch
-from kr_kfp.spec.observe import HostState, observe, pod_index
+from kr_kfp.runtime.picture import Picture, annotations_of, is_older
+from kr_kfp.spec.leaderworkerset import leaders_of, restart_patch, stop_patch
+from kr_kfp.spec.observe import pod_index
 
-__all__ = ["HURRY", "Group", "HeldError", "StoppedError"]
+__all__ = ["HURRY", "Group", "HeldError"]
 
 HURRY = 2.0
 """Seconds between SIGTERM and SIGKILL for hosts of a group that failed or restarts: their peers are gone."""
@@ -25,65 +21,18 @@ _LOOK_AGAIN = 10.0
 """Seconds after which pods that should be going are listed anew."""
 
 
-class StoppedError(Exception):
-    """The launcher was asked to stop.
-
-    Attributes:
-        number: The signal; 0 for the stop file.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"signal {number}" if number else "stop file")
-        self.number = number
-
-
 class HeldError(Exception):
     """Another launcher that lives holds the group."""
 
 
-class Group:
-    """The launcher's picture of its LeaderWorkerSet.
-
-    Args:
-        cluster: Where it lives.
-        clock: Time and inbox.
-        name: Its name.
-        hosts: Its size.
-        runners: Pods that run the function; None is all.
-    """
+class Group(Picture):
+    """The launcher's LeaderWorkerSet; see :class:`~kr_kfp.runtime.picture.Picture` for the arguments."""
 
     def __init__(self, cluster: Cluster, clock: Clock, *, name: str, hosts: int, runners: int | None = None) -> None:
-        self.cluster, self.clock, self.name, self.hosts, self.runners = cluster, clock, name, hosts, runners
-        self.manifest: Manifest | None = None
+        super().__init__(cluster, clock, name=name, hosts=hosts, runners=runners)
         self.adopted = False
-        self.stopping = False
-        self.asked_to_stop: int | None = None
-        self.pods: dict[str, Manifest] = {}
-        self.gone: set[str] = set()
-        self.notices: dict[str, Manifest] = {}
         self._hurrying = False
         self._hurried: set[tuple[str, float]] = set()
-        self._synced = False
-        self._holder = ""
-        self._last: Manifest | None = None
-        self._watch: Watch | None = None
-        self._source: object = None
-
-    @property
-    def attempt(self) -> int:
-        """0-based attempt of the group, as its pod template says, or said when it was there."""
-        known = self.manifest or self._last
-        return attempt_of(known["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]) if known else 0
-
-    @property
-    def created(self) -> str:
-        """``metadata.creationTimestamp`` of the group."""
-        return str(self.manifest["metadata"].get("creationTimestamp", "")) if self.manifest else ""
-
-    @property
-    def ran(self) -> float:
-        """Seconds that user code ran in earlier attempts."""
-        return float(_annotations(self.manifest).get(RAN_ANNOTATION, "0"))
 
     def acquire(self, manifest: Manifest) -> None:
         """Create the group, or adopt the one that an earlier launcher of this task left.
@@ -105,15 +54,6 @@ class Group:
                 self._adopt(found, manifest)
         self._look()
 
-    def _look(self) -> None:
-        """Watch, if that is not done.
-
-        What an earlier watch has put into the inbox may still be there: it tells of a group that is gone.
-        """
-        if self._watch is None:
-            source = self._source = object()
-            self._watch = self.cluster.watch(self.name, lambda event: self.clock.put(replace(event, source=source)))
-
     def _create(self, manifest: Manifest) -> None:
         try:
             self.manifest = self.cluster.create_group(manifest)
@@ -122,7 +62,7 @@ class Group:
         self.adopted = False
 
     def _adopt(self, found: Manifest, manifest: Manifest) -> None:
-        wanted, given = manifest["metadata"]["annotations"], _annotations(found)
+        wanted, given = manifest["metadata"]["annotations"], annotations_of(found)
         if given.get(IDENTITY_ANNOTATION) != wanted[IDENTITY_ANNOTATION]:
             msg = f"LeaderWorkerSet {self.name} exists and is not of this task; delete or rename it"
             raise ConflictError(msg, status=409, reason="AlreadyExists")
@@ -140,69 +80,6 @@ class Group:
     def _patch(self, manifest: Manifest, patch: dict[str, Any]) -> Manifest:
         version = manifest["metadata"]["resourceVersion"]
         return self.cluster.patch_group(self.name, patch=patch, resource_version=version)
-
-    def next(self, deadline: float | None) -> Event | None:
-        """Take one event into the picture.
-
-        Raises:
-            StoppedError: If it is a signal, unless the group is being taken away already; see ``asked_to_stop`` then.
-        """
-        event = self.clock.next_event(deadline)
-        if event is not None and event.source in (None, self._source):
-            self._take_in(event)
-        return event
-
-    def _take_in(self, event: Event) -> None:
-        if event.kind in ("signal", "stop"):
-            self.asked_to_stop = int(event.value or 0)
-            if not self.stopping:
-                raise StoppedError(self.asked_to_stop)
-        elif event.kind == "group":
-            if not _is_older(event.value, self.manifest):
-                self.manifest = event.value
-        elif event.kind == "group-gone":
-            self._last, self.manifest = self.manifest or self._last, None
-        elif event.kind == "synced":
-            self._synced = True
-        elif event.kind == "notice":
-            # One that happens again is the same object with a higher count.
-            self.notices[event.value["metadata"]["uid"]] = event.value
-        else:
-            self._see(event.value)
-            if event.kind == "pod-gone":
-                self.gone.add(event.value["metadata"]["uid"])
-            elif self._hurrying:
-                self._hurry([event.value])
-
-    def _see(self, pod: Manifest) -> None:
-        """Take in a pod; what was known of its container stays when an eviction empties its status."""
-        uid = pod["metadata"]["uid"]
-        known = ((self.pods.get(uid) or {}).get("status") or {}).get("containerStatuses")
-        status = pod.get("status") or {}
-        if known and not status.get("containerStatuses"):
-            pod = {**pod, "status": {**status, "containerStatuses": known}}
-        self.pods[uid] = pod
-
-    def sync(self) -> None:
-        """Wait until the watch has told all that exists."""
-        while not self._synced:
-            self.next(None)
-
-    def states(self) -> tuple[HostState, ...]:
-        """Tell what every host of the current attempt is doing."""
-        lost = {
-            uid: f"node {pod['spec']['nodeName']} of pod {pod['metadata']['name']} is gone"
-            for uid, pod in self.pods.items()
-            if uid not in self.gone and self.cluster.node_is_lost(pod)
-        }
-        return observe(
-            list(self.pods.values()),
-            hosts=self.hosts,
-            attempt=self.attempt,
-            gone=self.gone,
-            lost=lost,
-            runners=self.runners,
-        )
 
     @property
     def is_stopped(self) -> bool:
@@ -240,12 +117,17 @@ class Group:
             # One that was made just before may not have been told of yet, and of one that came and went while the watch
             # was cut nothing is told: only a list knows.
             left = self.cluster.list_pods(self.name)
-            if not left:
+            found = self.cluster.read_group(self.name)
+            if found is None:
+                raise self._deleted()
+            if not is_older(found, self.manifest):
+                self.manifest = found
+            if not left and not leaders_of(found):
                 return
             for pod in left:
                 self._see(pod)
             end = self.clock.now() + _LOOK_AGAIN
-            while self._there() and self.next(end) is not None:
+            while (self._there() or leaders_of(self.manifest or {})) and self.next(end) is not None:
                 if self.manifest is None:
                     raise self._deleted()
 
@@ -283,27 +165,31 @@ class Group:
         return manifest is not None or bool(self._there())
 
     def leave(self) -> bool:
-        """Ask for the deletion of the group, with a short grace, and watch it no longer: its hosts only hold.
+        """Ask for the deletion of the group and watch it no longer: its hosts only hold, and end at SIGTERM.
 
-        They end at SIGTERM, but the kubelet may just be starting them again for that: a process 1 that is not ready to
-        hear it would take the whole grace of its pod (seen in one of ten runs), and its chips with it.
+        So one request is enough for any number of hosts, unless some of them are servers, which may take their whole
+        grace.
 
         Returns:
             False, with nothing done, if a node is lost, whose pod nobody else would take away.
         """
         if self.manifest is None or any(self.cluster.node_is_lost(pod) for pod in self._there()):
             return False
-        self.delete()
+        self.stopping = True
+        self.cluster.delete_group(self.name, uid=self.manifest["metadata"]["uid"])
+        if self.runners is not None and self.runners < self.hosts:
+            self.hurry()
         self.close()
         return True
 
     def _read_own(self) -> Manifest | None:
         """Read the group, which may have been made although the answer did not come; None if it is of another."""
         found = self.cluster.read_group(self.name)
-        return found if _annotations(found).get(HOLDER_ANNOTATION) == self._holder else None
+        return found if annotations_of(found).get(HOLDER_ANNOTATION) == self._holder else None
 
-    def _there(self) -> list[Manifest]:
-        return [pod for uid, pod in self.pods.items() if uid not in self.gone]
+    def _pod_told(self, pod: Manifest) -> None:
+        if self._hurrying:
+            self._hurry([pod])
 
     def hurry(self) -> None:
         """Give the pods of a group that is being taken away a short grace: nothing they could still do would count.
@@ -351,25 +237,3 @@ class Group:
         self.close()
         self.pods.clear()
         return True
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = self._source = None
-        self._synced = False
-
-
-def _annotations(group: Manifest | None) -> dict[str, str]:
-    return ((group or {}).get("metadata") or {}).get("annotations") or {}
-
-
-def _is_older(told: Manifest, known: Manifest | None) -> bool:
-    """Tell whether a watch is behind what the answer to a change of ours has told already.
-
-    Taken for news it would lead back into the attempt before, whose pods are gone. Versions of one object can be
-    compared as numbers (Kubernetes KEP-5504, stable in 1.35; etcd's have always been numbers that grow).
-    """
-    if known is None or told["metadata"]["uid"] != known["metadata"]["uid"]:
-        return False
-    return int(told["metadata"]["resourceVersion"]) < int(known["metadata"]["resourceVersion"])

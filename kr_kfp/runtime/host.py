@@ -2,14 +2,13 @@
 
 First start of the container: run the user's processes, write the outcome to a marker (write, fsync, rename) and to the
 termination message, exit with the child's code; Kubernetes then shows the true exit code and reason. The kubelet
-starts the container again, as it does for every pod of a StatefulSet: the marker is found, the outcome is printed as
-the only line, and the runner holds until SIGTERM. User code runs once per pod, ever.
+starts the container again, as it does for every pod of a StatefulSet: the marker is printed, which is the outcome, and
+the container holds until SIGTERM. User code runs once per pod, ever.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -20,6 +19,7 @@ from kr_kfp.errors import SetupError, StorageError, StorageStoppedError
 from kr_kfp.executor_input import with_executor
 from kr_kfp.runtime import artifacts, child, collect, outcomes, prepare
 from kr_kfp.wire import (
+    OUTCOME_FILE,
     ExitCode,
     Outcome,
     Payload,
@@ -30,7 +30,6 @@ from kr_kfp.wire import (
 
 __all__ = ["main"]
 
-_MARKER = "outcome.json"
 _STARTED = "started"
 _CUT_SHORT = "SIGTERM came from outside while outputs were written"
 
@@ -45,15 +44,16 @@ def main(arguments: Sequence[str]) -> int:
         The exit code for the container. Does not return while holding.
     """
     work = os.environ["KR_KFP_WORK"]
-    done = _read_marker(work)
-    if done is not None:
+    done = os.path.join(work, OUTCOME_FILE)
+    if os.path.exists(done):
+        # What comes before this runner (spec/pod.py) holds already, unless the image lacks the programs for it.
         return _hold(done)
     payload = Payload.from_json(unpack("".join(arguments)))
     if not _first_start(work):
         # The runner itself was killed. User code must not start twice in one pod, so this is all there is to say.
         lost = Outcome(kind="lost", host=prepare.host_index(), attempt=prepare.attempt(), code=137, ended=time.time())
-        _write(os.path.join(work, _MARKER), json.dumps(lost.to_json()))
-        return _hold(lost)
+        _write(done, outcome_line(lost) + "\n")
+        return _hold(done)
     signal.signal(signal.SIGTERM, _stop_early)
     try:
         outcome = _run(payload, work)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         outcome = _early("terminated", 128 + signal.SIGTERM, "SIGTERM came from outside before the function ran")
     except StorageError as problem:
         outcome = _early("storage", ExitCode.STORAGE, f"inputs could not be fetched: {problem}")
-    _write(os.path.join(work, _MARKER), json.dumps(outcome.to_json()))
+    _write(done, outcome_line(outcome) + "\n")
     write_termination(outcome_message(outcome))
     return outcome.code
 
@@ -133,22 +133,17 @@ def _check(outcome: Outcome, payload: Payload, work: str, count: int) -> Outcome
     return _with(outcome, outputs=outputs, warnings=(*outcome.warnings, *said))
 
 
-def _hold(outcome: Outcome) -> int:
+def _hold(done: str) -> int:
     """Print the outcome and stay until SIGTERM: an end would start this container once more."""
     signal.signal(signal.SIGTERM, _leave)
-    print(outcome_line(outcome), flush=True)
+    with open(done, encoding="utf-8") as file:
+        print(file.read(), end="", flush=True)
     while True:
         signal.pause()
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)
-
-
-def _read_marker(work: str) -> Outcome | None:
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(work, _MARKER), encoding="utf-8") as file:
-        return Outcome.from_json(json.load(file))
-    return None
 
 
 def _first_start(work: str) -> bool:

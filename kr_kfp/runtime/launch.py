@@ -27,10 +27,11 @@ from kr_kfp.executor_input import (
 from kr_kfp.names import group_name
 from kr_kfp.runtime import bootstrap
 from kr_kfp.runtime.clock import RealClock
-from kr_kfp.runtime.group import HeldError, StoppedError
+from kr_kfp.runtime.group import HeldError
 from kr_kfp.runtime.host import write_termination
 from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
 from kr_kfp.runtime.results import write_results
 from kr_kfp.runtime.say import say, write_line
 from kr_kfp.spec import local_task

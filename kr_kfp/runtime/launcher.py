@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kr_kfp.cluster.api import Clock, Cluster
 from kr_kfp.errors import ClusterError, ForbiddenError, NotFoundError, UnavailableError
-from kr_kfp.runtime.group import Group, StoppedError
+from kr_kfp.runtime.group import Group
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
+from kr_kfp.runtime.report import Report, shape_of, why_waiting
 from kr_kfp.spec.diagnose import Category, Diagnosis, diagnose
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import HostState, Phase, unix
 from kr_kfp.spec.outcome import Decision, Verdict, decide, describe_others, describe_outcome
 from kr_kfp.spec.step import StepSpec
-from kr_kfp.wire import UPLOADING, Json, Outcome, outcome_from_log
+from kr_kfp.wire import UPLOADING, Outcome, outcome_from_log
 
-__all__ = ["Launcher", "Report"]
+__all__ = ["Launcher"]
 
 START_GRACE = 120.0
 """Seconds that a host may wait for what waiting does not cure, such as a wrong image name (``start_grace``)."""
@@ -40,25 +42,6 @@ LOG_AGAIN = 1.0
 
 NOTICE_EVERY = 60.0
 """Seconds between two lines about hosts that still wait."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """How the step ended.
-
-    Args:
-        ok: Whether every host ended well.
-        attempt: 0-based attempt that decided it.
-        outputs: The leader's ``executorOutput`` and ``parameters``; empty on failure.
-        lines: The diagnosis, for the log's end and the termination message; empty on success.
-        warnings: Sentences for the user.
-    """
-
-    ok: bool
-    attempt: int
-    outputs: Json
-    lines: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 class Launcher:
@@ -109,6 +92,7 @@ class Launcher:
         Raises:
             StoppedError: If a signal asked to stop.
             HeldError: If a living launcher holds the group.
+            SetupError: If another one takes it over.
             ClusterError: If the cluster refuses.
         """
         self._acquire()
@@ -171,7 +155,7 @@ class Launcher:
             # The wait for capacity began with the group, whichever launcher watched it then.
             self._began_waiting = unix(self.group.created) or self._began_waiting
         verb = "adopted the running group" if self.group.adopted else "created group"
-        self.say(f"{verb} {self.launch.name} on {self.cluster.where}: {_shape(self.step)}")
+        self.say(f"{verb} {self.launch.name} on {self.cluster.where}: {shape_of(self.step)}")
 
     def _verdict(self) -> Verdict:
         """Look at all hosts now and decide."""
@@ -286,7 +270,7 @@ class Launcher:
         stuck, look_again = self._stuck(found, now)
         if stuck:
             return Verdict(decision=Decision.FAILURE, reason=stuck)
-        why = _why_waiting(states, found)
+        why = why_waiting(states, found)
         if self.step.capacity_timeout is not None:
             end = self._began_waiting + self.step.capacity_timeout
             if now >= end:
@@ -378,22 +362,3 @@ class Launcher:
         if others:
             lines.append(f"  other hosts: {others}")
         return Report(ok=False, attempt=self.group.attempt, outputs={}, lines=tuple(lines))
-
-
-def _why_waiting(states: Sequence[HostState], found: Sequence[Diagnosis]) -> str:
-    """Say how many hosts wait, and why the first of them does, with what to do."""
-    waiting = [state for state in states if state.phase is Phase.WAITING]
-    indexes = {state.index for state in waiting}
-    about = [d for d in found if d.host is None or d.host in indexes]
-    why = str(about[0]) if about else f"{waiting[0].who}: {waiting[0].reason}"
-    return f"{len(waiting)} of {len(states)} hosts wait: {why}"
-
-
-def _shape(step: StepSpec) -> str:
-    hosts = f"{step.hosts} host{'s' if step.hosts != 1 else ''}"
-    if step.shape is None:
-        return f"{hosts} without accelerator"
-    chips = f"{step.shape.chips_per_host} {'chips' if step.shape.kind == 'tpu' else 'GPUs'} each"
-    topology = f", topology {step.shape.topology}" if step.shape.topology else ""
-    head = ", and a head without accelerator" if step.pathways else ""
-    return f"{hosts} of {step.shape.name}, {chips}{topology}{head}"

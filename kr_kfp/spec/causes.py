@@ -149,7 +149,7 @@ CONTAINER_WAITING = _table(
         "RunContainerError": Rule(
             Category.CANNOT_START,
             "pod {pod}: container {container} of image {image} cannot be started",
-            "Use an image (base_image) that has python3 and can run on the node's architecture.",
+            "Use an image (base_image) that has sh and python3 and can run on the node's architecture.",
             permanent=True,
         ),
         "CrashLoopBackOff": Rule(

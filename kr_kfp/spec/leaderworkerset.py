@@ -17,7 +17,17 @@ from kr_kfp.spec.pathways import WORKER, worker_pod
 from kr_kfp.spec.pod import CONTAINER, training_pod
 from kr_kfp.spec.step import StepSpec
 
-__all__ = ["API_VERSION", "KIND", "LABEL", "NODE_POOL", "attempt_of", "build", "restart_patch", "stop_patch"]
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "LABEL",
+    "NODE_POOL",
+    "attempt_of",
+    "build",
+    "leaders_of",
+    "restart_patch",
+    "stop_patch",
+]
 
 Json = dict[str, Any]
 
@@ -76,6 +86,15 @@ def attempt_of(pod_spec: Json) -> int:
                 if entry.get("name") == ATTEMPT_ENV:
                     return int(entry.get("value") or 0)
     return 0
+
+
+def leaders_of(group: Json) -> int:
+    """Give how many leaders LeaderWorkerSet's controller counts (``status.replicas``).
+
+    While it counts one its StatefulSet may bring it back: a controller that was down when the group was stopped has not
+    scaled it. After that it counts none from before the last worker is gone (measured, LWS 0.9.0).
+    """
+    return int((group.get("status") or {}).get("replicas") or 0)
 
 
 def stop_patch() -> Json:

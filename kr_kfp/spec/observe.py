@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from kr_kfp.spec.causes import EXIT_CODES
 from kr_kfp.spec.leaderworkerset import LABEL, attempt_of
 from kr_kfp.spec.pathways import COLOCATED, SIDECARS, WORKER
 from kr_kfp.spec.pod import CONTAINER
@@ -169,7 +170,7 @@ def _server(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:
     base = _started(base, unix(running.get("startedAt")))
     if going:
         at = unix(metadata.get("deletionTimestamp"))
-        return _with(_lost(base, f"pod {base.pod} was deleted while it ran{_disruption(status)}"), lost_at=at)
+        return _with(_lost(base, _deleted(base) + _disruption(status)), lost_at=at)
     return _lost(base, node_lost) if node_lost else base
 
 
@@ -195,7 +196,12 @@ def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # 
     running = state.get("running")
     base = HostState(index=index, phase=Phase.WAITING, pod=metadata["name"], uid=metadata["uid"])
     if terminated:
-        return _ended(base, terminated, int(container.get("restartCount") or 0), holding=bool(running))
+        ended = _ended(base, terminated, int(container.get("restartCount") or 0), holding=bool(running))
+        if ended.phase is not Phase.LOST:
+            return ended
+        # Its last words are SIGTERM's; why that came, the pod says.
+        silent = ended.outcome is None and (gone or metadata.get("deletionTimestamp"))
+        return _lost(ended, (_deleted(base) if silent else ended.reason) + _disruption(status))
     if status.get("phase") == "Failed":
         reason = _failed(base, status)
         # One that failed before it started anything is made anew by its StatefulSet and costs nothing.
@@ -206,10 +212,14 @@ def _pod(index: int, pod: Json, *, gone: bool, node_lost: str) -> HostState:  # 
         return _waiting(base, _why_waiting(status, state))
     base = _started(base, unix(running.get("startedAt")))
     if gone or metadata.get("deletionTimestamp"):
-        return _lost(base, f"pod {base.pod} was deleted while it ran" + _disruption(status))
+        return _lost(base, _deleted(base) + _disruption(status))
     if node_lost:
         return _lost(base, node_lost)
     return base
+
+
+def _deleted(base: HostState) -> str:
+    return f"pod {base.pod} was deleted while it ran"
 
 
 def _failed(base: HostState, status: Json) -> str:
@@ -241,6 +251,9 @@ def _ended(base: HostState, terminated: Json, restarts: int, *, holding: bool) -
 
 _KILLED = (137, 143, 255)
 
+_NO_PROGRAM = (126, 127)
+"""What a shell ends with that cannot run a program: the runner's own would be of user code, and have an outcome."""
+
 
 def _by_reason(index: int, terminated: Json) -> Outcome | None:
     """Judge a container that left no outcome by Kubernetes' own words; None means it was lost."""
@@ -252,6 +265,8 @@ def _by_reason(index: int, terminated: Json) -> Outcome | None:
         return None
     said = str(terminated.get("message") or "").strip()
     detail = f"the runner did not start: {reason or 'Error'}, exit code {code}" + (f": {said[-800:]}" if said else "")
+    if code in _NO_PROGRAM:
+        detail += f". {EXIT_CODES[code].resolution}"
     return Outcome(kind="setup", host=index, code=code or 1, ended=ended, detail=detail)
 
 

@@ -16,6 +16,7 @@ from kr_kfp.spec.pathways import USER_VARIABLES, sidecars, user_environment
 from kr_kfp.spec.placement import runner_placement, runner_tolerations
 from kr_kfp.spec.security import secure
 from kr_kfp.spec.step import ConfigKey, EnvVar, Secret, StepSpec
+from kr_kfp.wire import OUTCOME_FILE
 
 __all__ = [
     "CONTAINER",
@@ -49,12 +50,21 @@ VOLUME = "kr-kfp"
 SHM, SHM_VOLUME = "/dev/shm", "kr-kfp-shm"  # noqa: S108 - where every program looks for it
 """Shared memory of the pod's own: counts as memory of the pod, and has no size but its limit."""
 
+_HOLD = (
+    "trap 'exit 143' TERM; "
+    f'if cat "$KR_KFP_WORK/{OUTCOME_FILE}" 2>/dev/null; '
+    "then trap 'exit 0' TERM; while sleep 86400 & wait $!; do :; done; fi; "
+    'exec "$0" "$@"'
+)
+"""Before Python: a host that has run prints its outcome and holds until SIGTERM, else this becomes the program that
+follows. A shell hears SIGTERM within a millisecond of its start: the group is deleted while the kubelet starts its
+hosts again, and the kernel drops a signal for process 1 that has no handler yet, which would cost the whole grace."""
+
 _START = (
     "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: os._exit(143)); "
     f"sys.path.insert(0, {LIBRARY!r}); from kr_kfp.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
-"""Before anything else SIGTERM gets a handler: the kernel drops a signal for process 1 that has none, and a pod that is
-deleted while its runner starts, or is started again, would take its whole grace."""
+"""Before anything else SIGTERM gets a handler here too, for a pod that is deleted while its runner starts."""
 
 _INJECTED = frozenset(
     {
@@ -190,7 +200,7 @@ def _container(step: StepSpec, launch: Launch) -> Json:
         **launch.inherited.container,
         "name": CONTAINER,
         # Not by PYTHONPATH, which would hide the image's own.
-        "command": ["python3", "-c", _START, "host"],
+        "command": ["sh", "-c", _HOLD, "python3", "-c", _START, "host"],
         "args": list(launch.payload),
         "env": _environment(step, launch),
         "volumeMounts": [

@@ -210,7 +210,7 @@ def test_restart_takes_all_pods_away_and_starts_each_host_once(kube: Kube) -> No
     began = time.monotonic()
     launched.restart(1.5)
     kube.until(lambda _: kube.running(3) and not first & set(kube.pods()), "three hosts of the next attempt")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30  # the pods' grace, which ends early
     assert (launched.attempt, launched.ran) == (1, 1.5)
     seen = {event.value["metadata"]["uid"]: event.value for event in kube.events if event.kind == "pod"}
     attempts = sorted(pod["spec"]["containers"][0]["env"][-1]["value"] for pod in seen.values())
@@ -464,7 +464,7 @@ def test_lost_node_is_noticed_and_its_pod_is_forced_away(
     taken.delete()
     began = time.monotonic()
     assert taken.wait_gone(clock.now() + 30)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30  # the pod's grace, which a node that is gone never tells the end of
     with pytest.raises(ApiError):
         space.rest.get("pods", space.name, "g-0")
     kube.cluster.close()

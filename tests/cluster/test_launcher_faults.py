@@ -83,15 +83,15 @@ def test_image_that_cannot_be_pulled(launching: Launching) -> None:
 
 def test_no_node_fits(launching: Launching) -> None:
     """After capacity_timeout the selector that no node has is named, and the resource that no node has enough of."""
-    nowhere = launching.pod(shape(stay, accelerator="v6e-16", hosts=None, capacity_timeout="5s"), mode="wait")
+    nowhere = launching.pod(shape(stay, accelerator="v6e-16", hosts=None, capacity_timeout="15s"), mode="wait")
     nowhere.start()
-    large = launching.pod(shape(stay, capacity_timeout="5s"), mode="wait")
+    large = launching.pod(shape(stay, capacity_timeout="15s"), mode="wait")
     large.path = ("large(0)",)
     large.task_config = {"resources": {"requests": {"cpu": "1000"}}}
     large.start()
     failed(
         nowhere,
-        "not all hosts ran within capacity_timeout=5 s: 4 of 4 hosts wait: no node can take pod",
+        "not all hosts ran within capacity_timeout=15 s: 4 of 4 hosts wait: no node can take pod",
         "cloud.google.com/gke-tpu-accelerator=tpu-v6e-slice",
         "cloud.google.com/gke-tpu-topology=4x4",
         "Add a node pool with",
@@ -129,10 +129,10 @@ def test_quota_exceeded(launching: Launching) -> None:
     hard = {"pods": "2"}
     launching.run.space.create_object("resourcequotas", {"metadata": {"name": "few"}, "spec": {"hard": hard}})
     wait_for("the quota", lambda: _quota(launching).get("pods") == "2")
-    pod = launching.start(shape(stay, capacity_timeout="6s"), mode="wait")
+    pod = launching.start(shape(stay, capacity_timeout="20s"), mode="wait")
     failed(
         pod,
-        "not all hosts ran within capacity_timeout=6 s: 1 of 2 hosts wait: pod",
+        "not all hosts ran within capacity_timeout=20 s: 1 of 2 hosts wait: pod",
         "-0-1 cannot be created: quota few is used up",
         "requested: pods=1, used: pods=2, limited: pods=2",
         "raise quota few",

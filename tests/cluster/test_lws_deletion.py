@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from kr_kfp.spec.leaderworkerset import leaders_of
 from tests.cluster.groups import HOLD, all_run, container, env_of, exclusive, group, living, uids
 from tests.cluster.rest import Seen, Watch
 from tests.cluster.space import Space
@@ -81,13 +82,15 @@ def test_workers_belong_to_the_leader_pod(space: Space) -> None:
 def test_restart_through_replicas_and_template(space: Space) -> None:
     """Replicas 0, then one patch of template and replicas: a new group of the new template, once, with no overlap."""
     main = container(HOLD, chips=4, env=[{"name": "KR_KFP_ATTEMPT", "value": "0"}])
-    with space.watch("pods") as pods:
+    with space.watch("pods") as pods, space.watch("leaderworkersets") as groups:
         space.create_object("leaderworkersets", group("g", main, annotations=exclusive()))
         pods.until(lambda changes: all_run(changes, 4), what="attempt 0")
         for attempt in (1, 2):
             old = set(living(pods))
+            groups.until(lambda changes: leaders_of(changes[-1].object) == 1, what="the count of leaders")
             space.patch("leaderworkersets", "g", {"spec": {"replicas": 0}})
             pods.until(lambda changes: not living(changes), what=f"end of attempt {attempt - 1}")
+            groups.until(lambda changes: leaders_of(changes[-1].object) == 0, what="no leader")
             space.patch("leaderworkersets", "g", _next_attempt(main, attempt))
             seen = pods.until(lambda changes: all_run(changes, 4), what=f"attempt {attempt}")
             assert {env_of(pod)["KR_KFP_ATTEMPT"] for pod in living(seen).values()} == {str(attempt)}

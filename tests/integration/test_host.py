@@ -158,7 +158,7 @@ def test_killed_runner_is_found_lost(tmp_path: Path, hosts: list[Host]) -> None:
     second = start_host(payload, tmp_path / "host")
     hosts.append(second)
     second.await_text(OUTCOME_PREFIX)
-    assert second.marker()["kind"] == "lost"
+    assert second.marker().kind == "lost"
     assert second.text().count("waiting") == 1
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from kr_kfp.cluster.api import Event
 from kr_kfp.runtime.clock import RealClock
-from kr_kfp.runtime.group import StoppedError
-from kr_kfp.runtime.launcher import Launcher, Report
+from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
+from kr_kfp.runtime.report import Report
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.step import StepSpec
 from kr_kfp.wire import ErrorInfo, Outcome, outcome_message

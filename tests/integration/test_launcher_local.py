@@ -164,7 +164,7 @@ def test_launcher_killed_adopts_the_finished_group(root: Path) -> None:
 
 
 def _all_ended(folder: Path) -> bool:
-    return len(list(folder.glob("*/pods/*/work/outcome.json"))) == 2
+    return len(list(folder.glob("*/pods/*/work/outcome"))) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT], ids=lambda n: n.name)

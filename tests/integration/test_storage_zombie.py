@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import signal
@@ -26,7 +25,7 @@ from kfp import dsl
 import kr_kfp
 import kr_kfp.testing
 from kr_kfp.storage.limits import MIB, Limits
-from tests.hosts import until
+from tests.hosts import read_marker, until
 from tests.servers.gcs import GcsServer
 from tests.servers.proxy import Fault, Plan, Proxy, Request, run_proxy
 from tests.servers.s3 import S3Server
@@ -238,8 +237,8 @@ def test_a_frozen_leader_that_goes_on(server: S3Server | GcsServer, tmp_path: Pa
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(twin.pid, signal.SIGKILL)
             twin.wait()
-        outcome = json.loads((tmp_path / "twin-work" / "outcome.json").read_text(encoding="utf-8"))
-        assert (outcome["kind"], outcome["attempt"]) == ("ok", 0)
+        outcome = read_marker(tmp_path / "twin-work")
+        assert (outcome.kind, outcome.attempt) == ("ok", 0)
         assert store.content("out/train/model/weights") == b"0" * SIZE
         assert store.content("out/train/model/config.json") == b"attempt 0"
         assert_committed(store, trained)

@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kr_kfp.cluster.api import Event, Manifest, Sink, Watch
-from kr_kfp.runtime.group import StoppedError
-from kr_kfp.runtime.launcher import Launcher, Report
+from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
+from kr_kfp.runtime.report import Report
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import attempt_of
 from kr_kfp.spec.step import StepSpec

@@ -7,12 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.pod import LIBRARY
+from kr_kfp.wire import OUTCOME_FILE
 from tests.unit.test_leaderworkerset import CPU, LAUNCH, container
 
 _SLOW = """
@@ -21,32 +25,115 @@ print("importing", flush=True)
 signal.pause()
 """
 
-
-@pytest.mark.parametrize(
+PROCESS_1 = pytest.mark.parametrize(
     "first", [False, pytest.param(True, marks=pytest.mark.skipif(os.getuid() != 0, reason="root"))]
 )
+"""Also as the first process of a PID namespace, for which the kernel drops signals without a handler."""
+
+
+@PROCESS_1
 def test_sigterm_ends_a_host_that_is_still_starting(first: bool, tmp_path: Path) -> None:
     """SIGTERM while kr_kfp is imported ends the container at once, also as its process 1, where it is else dropped."""
-    package = tmp_path / "kr_kfp" / "runtime"
+    _fake_library(tmp_path)
+    with _started(tmp_path, first=first) as (process, pid):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        os.kill(pid(), signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
+
+
+@PROCESS_1
+def test_a_host_that_has_run_holds_until_sigterm(first: bool, tmp_path: Path) -> None:
+    """The second start prints the outcome alone, does not come to Python, and ends well at SIGTERM."""
+    _fake_library(tmp_path)
+    (tmp_path / OUTCOME_FILE).write_text(LINE, encoding="utf-8")
+    with _started(tmp_path, first=first) as (process, pid):
+        assert process.stdout is not None
+        assert process.stdout.readline() == LINE
+        _await_sleep(pid())
+        os.kill(pid(), signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+        _clear(process)
+        assert process.stdout.read() == ""
+
+
+def test_without_sleep_python_holds(tmp_path: Path) -> None:
+    """An image whose shell finds no ``sleep`` gets to Python's own hold, not into a loop."""
+    _fake_library(tmp_path)
+    (tmp_path / OUTCOME_FILE).write_text(LINE, encoding="utf-8")
+    with _started(tmp_path, path=_only(tmp_path, "cat")) as (process, pid):
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [LINE, "importing\n"]
+        os.kill(pid(), signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
+
+
+def test_image_without_python(tmp_path: Path) -> None:
+    """The exit code is the shell's for a program that is not there (127), which the launcher's verdict knows."""
+    with _started(tmp_path, path=_only(tmp_path, "cat"), python="python3") as (process, _):
+        assert process.wait(timeout=60) == 127
+
+
+LINE = "kr-kfp-outcome: packed\n"
+
+
+def _only(folder: Path, *names: str) -> str:
+    """Give a PATH on which there are these programs alone."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in names:
+        (programs / name).symlink_to(shutil.which(name) or "")
+    return str(programs)
+
+
+def _fake_library(folder: Path) -> None:
+    """Put a kr_kfp into the folder whose runner says so and does nothing else."""
+    package = folder / "kr_kfp" / "runtime"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(_SLOW, encoding="utf-8")
-    _, option, text, verb = container(build(CPU, LAUNCH))["command"]
-    assert LIBRARY in text
-    command = [sys.executable, option, text.replace(LIBRARY, str(tmp_path)), verb]
+
+
+@contextmanager
+def _started(
+    folder: Path, *, first: bool = False, path: str = os.environ["PATH"], python: str = sys.executable
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], int]]]:
+    """Start a host's container command; give the process, and a call for the number of the container's first."""
+    shell, *words = container(build(CPU, LAUNCH))["command"]
+    assert (shell, words[2]) == ("sh", "python3")
+    assert LIBRARY in words[4]
+    words[2], words[4] = python, words[4].replace(LIBRARY, str(folder))
+    command = [shutil.which("sh") or "", *words]
     if first:
-        unshare = shutil.which("unshare")
-        assert unshare
-        command = [unshare, "--pid", "--fork", "--kill-child", *command]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+        command = [shutil.which("unshare") or "", "--pid", "--fork", "--kill-child", *command]
+    env = {**os.environ, "KR_KFP_WORK": str(folder), "PATH": path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, process_group=0) as process:
         try:
-            assert process.stdout.readline() == "importing\n"
-            pid = process.pid
-            if first:
-                pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii"))
-            os.kill(pid, signal.SIGTERM)
-            assert process.wait(timeout=60) == 143
+            yield process, lambda: _children(process.pid)[0] if first else process.pid
         finally:
-            process.kill()
+            _clear(process)
+
+
+def _clear(process: subprocess.Popen[str]) -> None:
+    """Kill what is left, as the end of a container does."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+
+
+def _await_sleep(pid: int) -> None:
+    """Wait until the shell has started what it waits for: its traps are set before."""
+    end = time.monotonic() + 60
+    while "sleep\n" not in map(_name, _children(pid)):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def _name(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="ascii")
+    return ""

@@ -13,9 +13,11 @@ import pytest
 from kr_kfp.cluster.api import Event
 from kr_kfp.errors import ConflictError, ForbiddenError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
-from kr_kfp.runtime.group import HeldError, StoppedError
-from kr_kfp.runtime.launcher import REFUSED_GRACE, START_GRACE, Launcher, Report
+from kr_kfp.runtime.group import HeldError
+from kr_kfp.runtime.launcher import REFUSED_GRACE, START_GRACE, Launcher
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
+from kr_kfp.runtime.report import Report
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.observe import pod_index
@@ -497,12 +499,14 @@ def test_signal_during_a_restart() -> None:
     assert rig.cluster.pods == {}
 
 
-def test_leaving_a_group_that_is_being_deleted() -> None:
-    """Without waiting for its end, the launcher leaves as soon as the group and all pods are being deleted."""
+@pytest.mark.parametrize(("runners", "hurried"), [(2, []), (1, ["train-x-0", "train-x-0-1"])])
+def test_leaving_a_group_that_is_being_deleted(runners: int, hurried: list[str]) -> None:
+    """The launcher leaves with one request, without waiting; only servers, which do not hold, are hurried."""
     rig = Rig()
     rig.all_ok()
     assert rig.launcher.run().ok
     before = rig.clock.now()
+    rig.launcher.group.runners = runners
     rig.launcher.clean_up(wait=False)
     assert rig.clock.now() == before
     assert "deletionTimestamp" in rig.cluster.groups["train-x"]["metadata"]
@@ -510,8 +514,7 @@ def test_leaving_a_group_that_is_being_deleted() -> None:
     assert rig.said[-1] == "deleting group train-x"
     assert [call for call in rig.cluster.calls if call[0].startswith("delete")] == [
         ("delete", "train-x"),
-        ("delete-pod", "train-x-0"),
-        ("delete-pod", "train-x-0-1"),
+        *(("delete-pod", name) for name in hurried),
     ]
 
 

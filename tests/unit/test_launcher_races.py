@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from kr_kfp.cluster.api import Event
-from kr_kfp.errors import ClusterError, ConflictError, UnavailableError
+from kr_kfp.errors import ClusterError, ConflictError, SetupError, UnavailableError
 from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION
-from kr_kfp.runtime.group import HeldError, StoppedError
+from kr_kfp.runtime.group import HeldError
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.picture import StoppedError
 from kr_kfp.spec.leaderworkerset import build, stop_patch
+from kr_kfp.spec.observe import pod_index
 from kr_kfp.spec.outcome import SETTLE
 from kr_kfp.wire import Outcome
 from tests.unit.test_launcher import LAUNCH, STEP, Rig, run
@@ -284,6 +287,77 @@ def test_a_group_of_which_the_answer_was_lost_is_deleted() -> None:
         rig.launcher.run()
     rig.launcher.clean_up()
     assert (rig.cluster.groups, rig.cluster.pods) == ({}, {})
+
+
+def test_a_restart_while_the_controller_is_behind() -> None:
+    """A leader that its StatefulSet brings back, as long as nobody has scaled it, gets no place in the next attempt."""
+    rig = Rig()
+    cluster = rig.cluster
+    stopped: list[float] = []
+    begun: list[tuple[float, int]] = []
+    remove, patch_group, create_group = cluster._remove, cluster.patch_group, cluster.create_group
+
+    def create(manifest: Json) -> Json:
+        made = create_group(manifest)
+        cluster.groups["train-x"]["status"] = {"replicas": 1}
+        return made
+
+    def patch(name: str, *, patch: Json, resource_version: str) -> Json:
+        replicas = patch.get("spec", {}).get("replicas")
+        if replicas == 0:
+            stopped.append(rig.clock.now())
+            rig.clock.after(20.0, catch_up)
+        elif replicas == 1:
+            begun.append((rig.clock.now(), len(cluster.pods)))
+        return patch_group(name, patch=patch, resource_version=resource_version)
+
+    def take_away(uid: str) -> None:
+        leader = uid in cluster.pods and pod_index(cluster.pods[uid]) == 0
+        old = copy.deepcopy(cluster.groups["train-x"])
+        remove(uid)
+        if leader and old["status"]["replicas"] and not old["spec"]["replicas"]:
+            rig.clock.after(0.05, lambda: cluster._make_pod(old, 0))
+
+    def catch_up() -> None:
+        group = cluster.groups["train-x"]
+        group["status"] = {"replicas": 0}
+        group["metadata"]["resourceVersion"] = cluster._version()
+        for sink in list(cluster._watchers):
+            sink(Event("group", copy.deepcopy(group)))
+
+    cluster._remove = take_away  # type: ignore[method-assign]
+    cluster.patch_group = patch  # type: ignore[method-assign]
+    cluster.create_group = create  # type: ignore[method-assign]
+    rig.clock.after(5, lambda: cluster.lose_host(1))
+    rig.clock.after(40, rig.ok(0, attempt=1))
+    rig.clock.after(40, rig.ok(1, attempt=1))
+    report = run(rig)
+    assert (report.ok, report.attempt) == (True, 1)
+    assert len(stopped) == len(begun) == 1
+    ((at, pods),) = begun
+    assert 20.0 <= at - stopped[0] < 22.0
+    assert pods == 0
+
+
+def test_another_launcher_takes_over() -> None:
+    """A launcher that wakes up too late says so, touches nothing, and leaves the verdict to the new holder."""
+    rig = Rig()
+
+    def take_over() -> None:
+        group = rig.cluster.groups["train-x"]
+        patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: "lease:kr-kfp-other"}}}
+        rig.cluster.patch_group("train-x", patch=patch, resource_version=group["metadata"]["resourceVersion"])
+
+    rig.clock.after(5, take_over)
+    rig.all_ok(6)
+    with pytest.raises(SetupError) as gone:
+        rig.launcher.run()
+    assert str(gone.value) == (
+        "another launcher (lease:kr-kfp-other) took over LeaderWorkerSet train-x: this one was not heard of for too long "
+        "(was its machine asleep or cut off?). The group runs on, and what that one tells counts"
+    )
+    assert rig.verbs() == ["create", "patch"]
+    assert len(rig.cluster.pods) == 2
 
 
 def test_the_last_words_of_hosts_are_shown() -> None:

@@ -103,10 +103,18 @@ def test_only_earlier_variables_expand() -> None:
 
 
 def test_limit_grace_and_python() -> None:
-    """The limit and the grace come from the pod; only a leading python3 is this Python."""
+    """The limit and the grace come from the pod; only the python3 that is the program is this Python."""
     container = {"command": ["python3", "python3"], "resources": {"limits": {"memory": "1Gi"}}}
     made = start(container, terminationGracePeriodSeconds=5)
     assert (made.command, made.memory_limit, made.grace) == ((sys.executable, "python3"), 2.0**30, 5.0)
+
+
+@pytest.mark.parametrize("rest", [(), ("python3",), ("program", "python3")])
+def test_python_behind_a_shell(rest: tuple[str, ...]) -> None:
+    """The python3 that a shell starts as its $0 is this Python; another word is not."""
+    made = start({"command": ["sh", "-c", "python3", *rest]})
+    expected = (sys.executable,) if rest == ("python3",) else rest
+    assert made.command == ("sh", "-c", "python3", *expected)
 
 
 @pytest.mark.parametrize(

@@ -241,11 +241,16 @@ def test_node_shutdown_keeps_container_statuses() -> None:
         (terminated(1), 1, "the runner did not start: Error, exit code 1"),
         (terminated(0, "Completed"), 1, "the runner did not start: Completed, exit code 0"),
         (
-            terminated(128, "StartError", 'exec: "python3": executable file not found in $PATH\n'),
+            terminated(128, "StartError", 'exec: "sh": executable file not found in $PATH\n'),
             128,
-            'the runner did not start: StartError, exit code 128: exec: "python3": executable file not found in $PATH',
+            'the runner did not start: StartError, exit code 128: exec: "sh": executable file not found in $PATH',
         ),
         (terminated(128, "StartError"), 128, "the runner did not start: StartError, exit code 128"),
+        (
+            terminated(127),
+            127,
+            "the runner did not start: Error, exit code 127. Use an image (base_image) that has sh and python3.",
+        ),
         (
             terminated(64, message="kr_kfp: the image has no pip"),
             64,
@@ -257,7 +262,7 @@ def test_node_shutdown_keeps_container_statuses() -> None:
             "the runner did not start: Error, exit code 1: " + "x" * 800,
         ),
     ],
-    ids=["1", "0", "start-error", "start-error-silent", "other-message", "long"],
+    ids=["1", "0", "start-error", "start-error-silent", "no-python", "other-message", "long"],
 )
 def test_no_outcome_and_not_killed(end: Json, code: int, detail: str) -> None:
     """A container that ended by itself without an outcome has a broken image or command: the step's own fault."""
@@ -327,6 +332,18 @@ def test_disruption() -> None:
     )
     given = status(RUNNING, conditions=[{**target, "status": "False"}])
     assert one(pod(given, deleted=FINISHED)) == lost("pod g-0 was deleted while it ran")
+
+
+def test_disruption_whose_host_has_ended() -> None:
+    """SIGKILL or SIGTERM is how a deleted host ends; the reason is why it was deleted."""
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "evicting"}
+    given = status(terminated(137), conditions=[target])
+    reason = "pod g-0 was deleted while it ran (EvictionByEvictionAPI: evicting)"
+    assert one(pod(given, deleted=FINISHED)) == one(pod(given), gone=["u0"]) == lost(reason)
+    outcome = Outcome(kind="terminated", host=0, code=143, started=BEGAN + 1, detail="SIGTERM came from outside")
+    given = status(terminated(143, message=outcome_message(outcome)), conditions=[target])
+    reason = "SIGTERM came from outside (EvictionByEvictionAPI: evicting)"
+    assert one(pod(given, deleted=FINISHED)) == lost(reason, started=BEGAN + 1, outcome=outcome)
 
 
 def test_lost_node() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kr_kfp.runtime.launcher import Launcher, Report
+from kr_kfp.runtime.launcher import Launcher
 from kr_kfp.runtime.logs import LogPump
+from kr_kfp.runtime.report import Report
 from kr_kfp.spec.accelerators import resolve
 from kr_kfp.spec.launch import Launch
 from kr_kfp.spec.observe import HostState, Phase, observe
