@@ -24,8 +24,8 @@ ONCE = """
 import os, pathlib, signal, sys
 marker = pathlib.Path("/work/marker")
 if marker.exists():
-    print("held", marker.read_text(), flush=True)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    print("held", marker.read_text(), flush=True)
     while True:
         signal.pause()
 code = {code}
@@ -127,13 +127,17 @@ def env_of(pod: Json) -> dict[str, str]:
 
 
 def hosts_of(changes: Iterable[Seen]) -> dict[str, Json]:
-    """Give the last state of each pod of a group that was ever bound to a node, by name; of several of one name the last."""
+    """Give the last state of each pod of a group that was ever bound to a node, by name.
+
+    Of several of one name the first: while a group is taken away its StatefulSet may bring a pod back for a moment, which
+    is then deleted too.
+    """
     found: dict[str, Json] = {}
     for seen in changes:
         labels = seen.object["metadata"].get("labels", {})
         if f"{LWS}/name" in labels and seen.object["spec"].get("nodeName"):
             found[seen.object["metadata"]["uid"]] = seen.object
-    return {pod["metadata"]["name"]: pod for pod in found.values()}
+    return {pod["metadata"]["name"]: pod for pod in reversed(found.values())}
 
 
 def environment(pod: Json, container: str = "main") -> dict[str, str]:

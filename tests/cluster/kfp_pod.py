@@ -35,6 +35,7 @@ from typing import Any
 from tests.cluster.images import KFP_IMAGE
 from tests.cluster.kfp_run import ACCOUNT, KfpRun
 from tests.cluster.kfp_step import Step, as_text
+from tests.cluster.processes import wait_for
 from tests.cluster.rest import ApiError, Json
 
 ARGO = "workflows.argoproj.io"
@@ -217,9 +218,12 @@ class KfpPod:
         words = json.loads(command) if command else [_PROGRAM, "kill", str(number), "1"]
         try:
             self.run.space.run_in(self.name, *(word.replace("%d", str(number), 1) for word in words))
-        except RuntimeError:
-            if self.ended() is None:  # else it ended while the command ran, and took that along
-                raise
+        except RuntimeError as problem:
+            # It may have ended while the command ran, and taken that along; the pod's status tells so a moment later.
+            try:
+                wait_for(f"the end of {self.name}", lambda: self.ended() is not None, seconds=20)
+            except TimeoutError:
+                raise problem from None
 
     def delete(self, *, grace_seconds: int | None = None) -> None:
         """Delete the pod, as a drain does."""
