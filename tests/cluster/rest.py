@@ -17,6 +17,9 @@ from typing import Any, Self
 
 Json = dict[str, Any]
 
+_LATER = 30.0
+"""Seconds for which a request is sent again that the server is too busy for (429)."""
+
 _GROUPS = {
     "pods": "api/v1",
     "services": "api/v1",
@@ -120,11 +123,22 @@ class Rest:
     def open(
         self, method: str, path: str, body: Any = None, kind: str = "application/json", *, timeout: float = 30
     ) -> Any:
-        """Send one request; the answer is open and not read yet.
+        """Send one request, again while the server asks for that; the answer is open and not read yet.
 
         Raises:
             ApiError: The server refused.
         """
+        deadline = time.monotonic() + _LATER
+        while True:
+            try:
+                return self._open(method, path, body, kind, timeout)
+            except ApiError as error:
+                # A resource that was defined just now: "storage is (re)initializing".
+                if error.status != 429 or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
+
+    def _open(self, method: str, path: str, body: Any, kind: str, timeout: float) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | {"Content-Type": kind}
         url = f"{self._server}/{path}"
