@@ -131,7 +131,7 @@ def is_served(admin: Rest, resource: str) -> bool:
     try:
         admin.items(resource)
     except ApiError as problem:
-        if problem.status in {404, 429}:
+        if problem.status == 404:
             return False
         raise
     return True

@@ -24,7 +24,7 @@ from kr_kfp.wire import (
     parse_message,
 )
 
-__all__ = ["Host", "free_port", "payload_of", "start_host", "until"]
+__all__ = ["Host", "free_port", "payload_of", "read_marker", "start_host", "until"]
 
 
 def free_port() -> int:

@@ -184,11 +184,7 @@ def make_launch(
     command, executor_input, task_config = given
     executor_input, scratch = take_scratch(executor_input)
     pod = cluster.own_pod()
-    problems = [*check_task_config(step, task_config), *check_scratch(step, scratch, needed=not cluster.is_local)]
-    problems += () if pod is None else check_own_pod(pod)
-    if problems:
-        subject = f"settings of task {step.name!r}"
-        raise DeclarationError(subject, problems)
+    _check_settings(step, cluster, pod, task_config=task_config, scratch=scratch)
     if cluster.is_local:
         task_config = _with_task_env(step, task_config, env)
     identity = identify(executor_input, pod)
@@ -215,6 +211,19 @@ def make_launch(
         env=tuple(settings.env_entries(stores)),
         scratch=scratch,
     )
+
+
+def _check_settings(step: StepSpec, cluster: Cluster, pod: Manifest | None, *, task_config: Json, scratch: str) -> None:
+    """Look at what is known only now: the task's settings, what its inputs say, the launcher's own pod.
+
+    Raises:
+        DeclarationError: With all problems.
+    """
+    problems = [*check_task_config(step, task_config), *check_scratch(step, scratch, needed=not cluster.is_local)]
+    problems += () if pod is None else check_own_pod(pod)
+    if problems:
+        subject = f"settings of task {step.name!r}"
+        raise DeclarationError(subject, problems)
 
 
 def _options(step: StepSpec, stores: Sequence[settings.StoreSettings]) -> Json:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,8 @@ import pytest
 from kr_kfp.spec.leaderworkerset import build
 from kr_kfp.spec.pod import LIBRARY
 from kr_kfp.wire import OUTCOME_FILE
+from tests.cluster.processes import children
+from tests.local_kit import until
 from tests.unit.test_leaderworkerset import CPU, LAUNCH, container
 
 _SLOW = """
@@ -50,7 +51,7 @@ def test_a_host_that_has_run_holds_until_sigterm(first: bool, tmp_path: Path) ->
     with _started(tmp_path, first=first) as (process, pid):
         assert process.stdout is not None
         assert process.stdout.readline() == LINE
-        _await_sleep(pid())
+        until(lambda: "sleep\n" in map(_name, children(pid())), "what the shell waits for, after its traps", 60)
         os.kill(pid(), signal.SIGTERM)
         assert process.wait(timeout=60) == 0
         _clear(process)
@@ -110,7 +111,7 @@ def _started(
     env = {**os.environ, "KR_KFP_WORK": str(folder), "PATH": path}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, process_group=0) as process:
         try:
-            yield process, lambda: _children(process.pid)[0] if first else process.pid
+            yield process, lambda: children(process.pid)[0] if first else process.pid
         finally:
             _clear(process)
 
@@ -119,18 +120,6 @@ def _clear(process: subprocess.Popen[str]) -> None:
     """Kill what is left, as the end of a container does."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-
-
-def _await_sleep(pid: int) -> None:
-    """Wait until the shell has started what it waits for: its traps are set before."""
-    end = time.monotonic() + 60
-    while "sleep\n" not in map(_name, _children(pid)):
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def _name(pid: int) -> str:
