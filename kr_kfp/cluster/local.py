@@ -183,10 +183,10 @@ class LocalCluster:
 
     def read_log(self, pod: Manifest, *, previous: bool = False, tail_bytes: int | None = None) -> bytes:
         """Read the log of the container's current start, or of the one before; nothing if there is none (any more)."""
-        logs = [path for path in _pod_folder(pod).glob(f"{LOG}*") if path.suffix != LOG_END]
-        logs.sort(key=lambda path: int(path.name.removeprefix(LOG)))
-        wanted = logs[-2:-1] if previous else logs[-1:]
         try:
+            logs = [path for path in _pod_folder(pod).glob(f"{LOG}*") if path.suffix != LOG_END]
+            logs.sort(key=lambda path: int(path.name.removeprefix(LOG)))
+            wanted = logs[-2:-1] if previous else logs[-1:]
             with wanted[0].open("rb") as file:
                 if tail_bytes is not None:
                     file.seek(max(0, os.fstat(file.fileno()).st_size - tail_bytes))

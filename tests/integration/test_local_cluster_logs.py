@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -104,6 +105,24 @@ def test_a_first_start_has_no_previous_log(kit: Kit) -> None:
     (pod,) = kit.pods()
     until(lambda: kit.cluster.read_log(pod) == b"up\n")
     assert kit.cluster.read_log(pod, previous=True) == b""
+
+
+def test_a_log_is_asked_for_while_its_folder_goes(kit: Kit) -> None:
+    """It is empty, at whatever moment of the look the folder goes."""
+    kit.sh("echo up; exec sleep 1000")
+    (pod,) = kit.pods()
+    until(lambda: kit.cluster.read_log(pod) == b"up\n")
+    folder = kit.folder(pod)
+    # Another process: a thread would seldom run between two calls of the same look.
+    script = f"import os\nwhile True: os.rename({str(folder)!r}, 'away'); os.rename('away', {str(folder)!r})"
+    mover = subprocess.Popen([sys.executable, "-c", script], cwd=folder.parent)
+    try:
+        until(lambda: kit.cluster.read_log(pod) == b"")
+        found = {kit.cluster.read_log(pod) for _ in range(3000)}
+    finally:
+        mover.kill()
+        mover.wait()
+    assert found <= {b"", b"up\n"}
 
 
 DUMP = "import json, os; print(json.dumps(dict(os.environ)), flush=True); import time; time.sleep(1000)"

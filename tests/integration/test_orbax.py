@@ -66,7 +66,8 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         root=str(root),
         env={},
         whole="/2/_CHECKPOINT_METADATA",  # written first, under a name of its own; Orbax renames the folder
-        names=lambda: sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()),
+        # Not Path.rglob, which stops with an error where Orbax renames a folder that is just being read.
+        names=lambda: sorted(str(Path(top, n).relative_to(root)) for top, _, ns in os.walk(root) for n in ns),
     )
 
 
