@@ -179,11 +179,8 @@ class Pod:
         """
         if not self._running or self.memory_limit is None:
             return
-        mine = self._processes(everything)
-        if sum(map(processes.resident, mine)) <= self.memory_limit:
-            return
-        sizes = {pid: processes.memory(pid) for pid in mine}
-        if sum(sizes.values()) > self.memory_limit:
+        sizes = processes.above(self.memory_limit, self._processes(everything))
+        if sizes:
             self._out_of_memory = True
             processes.kill([max(sizes, key=lambda pid: (pid != self._leader, sizes[pid]))])
 

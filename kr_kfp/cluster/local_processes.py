@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +20,15 @@ from kr_kfp.cluster.local_env import POD_UID
 
 __all__ = [
     "Process",
+    "above",
     "become_subreaper",
     "descendants",
     "die_with_parent",
     "kill",
     "kill_descendants",
     "kill_marked",
-    "memory",
     "pod_processes",
     "reap",
-    "resident",
     "start_time",
     "table",
 ]
@@ -180,7 +179,7 @@ def reap() -> list[tuple[int, int]]:
     return ended
 
 
-def memory(pid: int) -> int:
+def _memory(pid: int) -> int:
     """Give the bytes of a process that cannot be dropped, memory shared with others in parts; 0 if it is gone.
 
     The kernel charges a container for its anonymous and shared pages, each once, hence the proportional values.
@@ -195,8 +194,22 @@ def memory(pid: int) -> int:
     return (sizes["Pss_Anon"] + sizes.get("Pss_Shmem", 0)) * 1024
 
 
-def resident(pid: int) -> int:
-    """Give the resident bytes of a process, which is quick and never less than :func:`memory`; 0 if it is gone."""
+def above(limit: float, pids: Iterable[int]) -> dict[int, int]:
+    """Give the memory of each process, in bytes, if all of them together have more than a limit; else nothing.
+
+    They are read one after the other, so pages that come to be shared meanwhile, as after a fork, count twice. A real
+    excess is still there when they are read again.
+    """
+    mine, sizes = list(pids), dict[int, int]()
+    for measure in (_resident, _memory, _memory):
+        sizes = {pid: measure(pid) for pid in mine}
+        if sum(sizes.values()) <= limit:
+            return {}
+    return sizes
+
+
+def _resident(pid: int) -> int:
+    """Give the resident bytes of a process, which is quick and never less than :func:`_memory`; 0 if it is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):
