@@ -17,6 +17,7 @@ __all__ = [
     "IDENTITY_ANNOTATION",
     "MANAGED_BY_LABEL",
     "PATHWAYS_ENV",
+    "PODS_ANNOTATION",
     "RAN_ANNOTATION",
     "RUN_LABEL",
     "TASK_LABEL",
@@ -34,6 +35,7 @@ RUN_LABEL = "kr-kfp.dev/run"
 TASK_LABEL = "kr-kfp.dev/task"
 IDENTITY_ANNOTATION = "kr-kfp.dev/identity"
 HOLDER_ANNOTATION = "kr-kfp.dev/holder"
+PODS_ANNOTATION = "kr-kfp.dev/pods"
 
 ATTEMPT_ENV = "KR_KFP_ATTEMPT"
 

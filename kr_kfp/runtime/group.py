@@ -7,7 +7,7 @@ from typing import Any
 
 from kr_kfp.cluster.api import Clock, Cluster, Manifest
 from kr_kfp.errors import ConflictError, NotFoundError
-from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, RAN_ANNOTATION
+from kr_kfp.names import HOLDER_ANNOTATION, IDENTITY_ANNOTATION, PODS_ANNOTATION, RAN_ANNOTATION
 from kr_kfp.runtime.picture import Picture, annotations_of, is_older
 from kr_kfp.spec.leaderworkerset import leaders_of, restart_patch, stop_patch
 from kr_kfp.spec.observe import pod_index
@@ -19,6 +19,9 @@ HURRY = 2.0
 
 _LOOK_AGAIN = 10.0
 """Seconds after which pods that should be going are listed anew."""
+
+_ENOUGH = 8
+"""Characters by which the UIDs of two pods differ that follow each other; they are random."""
 
 
 class HeldError(Exception):
@@ -81,6 +84,22 @@ class Group(Picture):
         version = manifest["metadata"]["resourceVersion"]
         return self.cluster.patch_group(self.name, patch=patch, resource_version=version)
 
+    def note(self, uids: Sequence[str]) -> None:
+        """Write down which pods run the attempt, for a launcher that adopts it after one of them went away unseen.
+
+        The first :data:`_ENOUGH` characters of each do: all annotations of an object together may have 256 KiB.
+
+        Args:
+            uids: The pods' UIDs by index.
+
+        Raises:
+            ClusterError: If that fails.
+        """
+        told = tuple(uid[:_ENOUGH] for uid in uids)
+        if told != self.noted:
+            note = f"{self.attempt}:{','.join(told)}"
+            self._change(lambda _: {"metadata": {"annotations": {PODS_ANNOTATION: note}}})
+
     @property
     def is_stopped(self) -> bool:
         """Whether a restart was begun: its first half is done, its second is not."""
@@ -140,11 +159,18 @@ class Group(Picture):
         return NotFoundError(self.loss, status=404, reason="NotFound")
 
     def _change(self, patch: Callable[[Manifest], dict[str, Any]]) -> None:
-        """Patch the group as it is now; a change by somebody else in between means reading it anew."""
+        """Patch the group as it is now; a change by somebody else in between means reading it anew.
+
+        Raises:
+            SetupError: If another launcher has taken it over, of which the watch has not told yet.
+            NotFoundError: If it was deleted.
+        """
         while True:
             current = self.cluster.read_group(self.name)
             if current is None or "deletionTimestamp" in current["metadata"]:
                 raise self._deleted()
+            known, self.manifest = self.manifest, current
+            self._check_holder(known)
             try:
                 self.manifest = self._patch(current, patch(current))
             except ConflictError:

@@ -216,7 +216,8 @@ class Launcher:
     def _follow_logs(self, states: tuple[HostState, ...]) -> None:
         for state in states:
             # A Pathways server tells nothing of the function: kubectl logs -c pathways-worker has its words.
-            if state.phase is not Phase.WAITING and not state.server and state.uid not in self._followed:
+            known = state.uid in self.group.pods  # not so for one that went away before this launcher came
+            if known and state.phase is not Phase.WAITING and not state.server and state.uid not in self._followed:
                 self._followed.add(state.uid)
                 self.logs.follow(state.index, self.cluster.follow_log(self.group.pods[state.uid]))
 
@@ -232,6 +233,18 @@ class Launcher:
             pods = "hosts" if self.step.pathways is None else "pods"
             hosts = "the host runs" if len(states) == 1 else f"all {len(states)} {pods} run"
             self.say(f"{hosts} after {max(0.0, self._running_since - self._began_waiting):.1f} s")
+            self._note_pods(states)
+
+    def _note_pods(self, states: tuple[HostState, ...]) -> None:
+        """Write down which pods run the attempt; without that, all goes on as long as this launcher lives."""
+        if any(state.phase is Phase.LOST for state in states):
+            return
+        try:
+            self.group.note([state.uid for state in states])
+        except NotFoundError:
+            return  # Deleted by somebody else, which the watch will tell.
+        except UnavailableError as problem:
+            self.say(f"could not write down which pods run: {problem}")
 
     def _let_upload(self, states: tuple[HostState, ...], now: float) -> None:
         """Begin finish_grace anew while the leader, as the only one left, uploads: its function has returned too.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kr_kfp.cluster.api import Clock, Cluster, Event, Manifest, Watch
 from kr_kfp.errors import SetupError
-from kr_kfp.names import HOLDER_ANNOTATION, RAN_ANNOTATION
+from kr_kfp.names import HOLDER_ANNOTATION, PODS_ANNOTATION, RAN_ANNOTATION
 from kr_kfp.spec.leaderworkerset import attempt_of
 from kr_kfp.spec.observe import HostState, observe
 
@@ -69,6 +69,12 @@ class Picture:
     def ran(self) -> float:
         """Seconds that user code ran in earlier attempts."""
         return float(annotations_of(self.manifest).get(RAN_ANNOTATION, "0"))
+
+    @property
+    def noted(self) -> tuple[str, ...]:
+        """What the UIDs of the pods begin with that run this attempt, by index, as far as it was written down."""
+        attempt, _, uids = annotations_of(self.manifest).get(PODS_ANNOTATION, "").partition(":")
+        return tuple(uids.split(",")) if attempt == str(self.attempt) else ()
 
     def _look(self) -> None:
         """Watch, if that is not done.
@@ -156,6 +162,7 @@ class Picture:
             gone=self.gone,
             lost=lost,
             runners=self.runners,
+            noted=self.noted,
         )
 
     def _there(self) -> list[Manifest]:

@@ -97,6 +97,7 @@ def observe(
     gone: Collection[str] = (),
     lost: Mapping[str, str] | None = None,
     runners: int | None = None,
+    noted: Sequence[str] = (),
 ) -> tuple[HostState, ...]:
     """Tell what every host of an attempt is doing.
 
@@ -107,14 +108,33 @@ def observe(
         gone: UIDs of pods that are deleted.
         lost: UIDs of pods whose node is lost, with the reason.
         runners: Pods that run the function, from index 0 on; the others are Pathways' workers. None is all.
+        noted: What the UIDs of the pods that once ran this attempt begin with, by index; empty if that is not known.
     """
     first_server = hosts if runners is None else runners
     by_index: dict[int, list[Json]] = {index: [] for index in range(hosts)}
     for pod in pods:
         if attempt_of(pod["spec"]) == attempt and pod_index(pod) in by_index:
             by_index[pod_index(pod)].append(pod)
+    states = (_host(index, found, gone, lost or {}, server=index >= first_server) for index, found in by_index.items())
     return tuple(
-        _host(index, found, gone, lost or {}, server=index >= first_server) for index, found in by_index.items()
+        _unseen(state, by_index[state.index], noted[state.index]) if state.index < len(noted) else state
+        for state in states
+    )
+
+
+def _unseen(state: HostState, pods: Sequence[Json], noted: str) -> HostState:
+    """Count a host as lost whose pod, in which user code ran, went away unseen: what is there now must not run it."""
+    if any(pod["metadata"]["uid"].startswith(noted) for pod in pods):
+        return state
+    reason = "the pod that it ran in went away while no launcher watched"
+    return HostState(
+        index=state.index,
+        phase=Phase.LOST,
+        pod=state.pod,
+        uid=state.uid,
+        reason=reason,
+        server=state.server,
+        up=state.phase is Phase.RUNNING or state.up,
     )
 
 

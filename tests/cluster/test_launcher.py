@@ -13,10 +13,12 @@ from kfp import dsl
 
 import kr_kfp
 import kr_kfp.testing
+from kr_kfp.names import PODS_ANNOTATION
 from kr_kfp_components.data.digits import digits
 from kr_kfp_components.training.keras_classifier import keras_classifier
 from tests.cluster.kfp_run import ACCOUNT
 from tests.cluster.launch import Launching, nothing_is_left, shape, starts
+from tests.cluster.processes import wait_for
 
 TITLE = {"schemaTitle": "system.Dataset", "schemaVersion": "0.0.1"}
 
@@ -164,6 +166,34 @@ def test_next_launcher_adopts(launching: Launching) -> None:
     assert pod.outputs()["parameterValues"]["Output"] == "2 hosts, attempt 0"
     assert len(before) == 2
     nothing_is_left(launching)
+
+
+def test_next_launcher_learns_of_a_replaced_host(launching: Launching) -> None:
+    """A host goes while there is no launcher: the pod in its place looks like any other, and the group is restarted."""
+    pod = launching.start(shape(act), mode="lost")
+    pod.wait_for_log("all 2 hosts run")
+    wait_for("what the launcher writes down", lambda: PODS_ANNOTATION in _annotations(launching))
+    pod.delete()
+    before = launching.hosts()
+    victim = next(name for name in before if name.endswith("-0-1"))
+    uid = before[victim]["metadata"]["uid"]
+    launching.run.space.delete("pods", victim, gracePeriodSeconds=1)
+    wait_for("the pod in its place", lambda: launching.hosts().get(victim, before[victim])["metadata"]["uid"] != uid)
+    pod.again(same_name=True)
+    ended = pod.wait()
+    assert ended.code == 0, pod.log()
+    said = (
+        "host 1 was lost: the pod that it ran in went away while no launcher watched; restarting the group as attempt 1"
+    )
+    assert said in pod.log()
+    assert pod.outputs()["parameterValues"]["Output"] == "2 hosts, attempt 1"
+    nothing_is_left(launching)
+
+
+def _annotations(launching: Launching) -> dict[str, str]:
+    (group,) = launching.run.space.items("leaderworkersets")
+    found: dict[str, str] = group["metadata"]["annotations"]
+    return found
 
 
 def test_deleted_run_takes_its_group_along(launching: Launching) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kr_kfp.cluster.local import LocalCluster, list_groups
+from kr_kfp.names import PODS_ANNOTATION
 from tests.local_kit import until
 from tests.steps import fault, launching, left_over, starts_of
 
@@ -161,6 +163,36 @@ def test_launcher_killed_adopts_the_finished_group(root: Path) -> None:
         assert second.output()["parameterValues"] == {"Output": 0}
     assert starts_of(root / "mark") == ["start host=0 attempt=0", "start host=1 attempt=0"]
     assert left_over(str(root)) == []
+
+
+def test_launcher_killed_and_a_host_replaced_meanwhile(root: Path) -> None:
+    """The next launcher knows which pods ran: the new one is no host of this attempt, and the group is restarted."""
+    step, given = fault.options(framework="none"), arguments(root, "wait", collective=False)
+    with launching(step, root / "task", given) as first:
+        cluster, uids = LocalCluster(), until(lambda: _noted(root / "c"), "what the launcher writes down")
+        first.process.kill()
+        first.wait()
+    (group,) = list_groups()
+    pods = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in cluster.list_pods(group["metadata"]["name"])}
+    assert uids == [uid[:8] for uid in sorted(pods, key=lambda uid: pods[uid])]
+    worker = next(uid for uid, name in pods.items() if name.endswith("-0-1"))
+    cluster.delete_pod(pods[worker], uid=worker)
+    with launching(step, root / "task", given) as second:
+        second.until("restarting the group as attempt 1")
+        (root / "mark.go").touch()
+        assert second.wait() == 0
+        log, output = second.text(), second.output()
+    assert "adopted the running group" in log
+    assert "host 1 was lost: the pod that it ran in went away while no launcher watched" in log
+    assert output["parameterValues"] == {"Output": 1}
+    assert left_over(str(root)) == []
+
+
+def _noted(folder: Path) -> list[str]:
+    """Give what the launcher wrote down about the only group's pods."""
+    groups = list_groups() if folder.exists() else []
+    said = [group["metadata"]["annotations"].get(PODS_ANNOTATION, "") for group in groups]
+    return said[0].partition(":")[2].split(",") if any(said) else []
 
 
 def _all_ended(folder: Path) -> bool:

@@ -189,6 +189,7 @@ class Lagging(FakeCluster):
         self.made: list[tuple[str, int, int]] = []
         self.asked = 0
         self.signals: set[int] = set()
+        self.restarts = 0
         self.lived: set[str] = set()
         self.told: set[str] = set()
         self._plans = iter(plans)
@@ -215,6 +216,11 @@ class Lagging(FakeCluster):
                 self.clock.go_on(next(self.takes))
 
         return ask
+
+    def patch_group(self, name: str, *, patch: dict[str, Any], resource_version: str) -> Manifest:
+        """Count the halves of restarts; a note on the group is none."""
+        self.restarts += "spec" in patch
+        return super().patch_group(name, patch=patch, resource_version=resource_version)
 
     def watch(self, name: str, sink: Sink) -> Watch:
         """Tell what exists at once, and what happens then late."""
@@ -388,9 +394,9 @@ class World:
             self.clock.go_on(max(0.0, self.cluster.ending - absence.left))
 
     def requests(self) -> dict[str, int]:
-        """Count what changes the group."""
+        """Count what makes and restarts the group."""
         verbs = [verb for verb, _ in self.cluster.calls]
-        return {verb: verbs.count(verb) for verb in ("create", "patch")}
+        return {"create": verbs.count("create"), "restart": self.cluster.restarts}
 
     def check(self) -> None:
         """Check what holds at every end."""

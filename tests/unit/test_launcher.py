@@ -78,7 +78,7 @@ def test_success_gives_the_leaders_outputs_and_deletes() -> None:
     report = run(rig)
     assert report.ok
     assert report.outputs == {"executorOutput": {"parameterValues": {"Output": 0.5}}, "parameters": {}}
-    assert rig.verbs() == ["create", "delete"]
+    assert rig.verbs() == ["create", "patch", "delete"]
     assert rig.cluster.groups == {}
     assert rig.cluster.pods == {}
     assert "all 2 hosts ended well after 0.0 s (attempt 0)" in rig.said
@@ -132,7 +132,7 @@ def test_failure_names_the_first_host() -> None:
         "  at train.py:14 in train(): raise x",
         "  other hosts: host 1 after it: ValueError: boom",
     )
-    assert rig.verbs() == ["create", "delete"]
+    assert rig.verbs() == ["create", "patch", "delete"]
 
 
 def test_failure_is_quick_while_others_hang() -> None:
@@ -155,7 +155,7 @@ def test_lost_host_restarts_the_group_under_the_next_number() -> None:
     rig.launcher.clean_up()
     assert report.ok
     assert report.attempt == 1
-    assert rig.verbs() == ["create", "patch", "patch", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "patch", "patch", "delete"]
     group_said = [line for line in rig.said if "restarting" in line]
     assert group_said == [
         "host 1 was lost: pod train-x-0-1 was deleted while it ran; restarting the group as attempt 1 "
@@ -186,7 +186,7 @@ def test_a_watch_that_lags_behind_a_restart() -> None:
     report = run(rig)
     assert (report.ok, report.attempt) == (True, 1)
     assert len(before) == 2
-    assert rig.verbs() == ["create", "patch", "patch", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "patch", "patch", "delete"]
 
 
 def test_restart_budget() -> None:
@@ -407,8 +407,45 @@ def test_adopts_the_running_group() -> None:
     rig.cluster.dead_holders.add("earlier")
     rig.all_ok()
     assert run(rig).ok
-    assert rig.verbs() == ["create", "patch", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "delete"]
     assert any("adopted the running group train-x" in line for line in rig.said)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["replaced", "away"])
+@pytest.mark.parametrize("max_restarts", [3, 0])
+def test_adopts_a_group_that_lost_a_host_unseen(max_restarts: int, late: bool) -> None:
+    """A host that went away while there was no launcher is lost; the pod in its place counts for nothing."""
+    rig = Rig(replace(STEP, max_restarts=max_restarts))
+    rig.clock.after(5, lambda: rig.clock.put(Event("signal", signal.SIGTERM)))
+    with pytest.raises(StoppedError):
+        rig.launcher.run()
+    rig.launcher.group.close()
+    rig.cluster.lose_host(1)
+    if late:
+        del rig.cluster.pods[rig.uid(1)]
+    rig.launcher = rig.make()
+    rig.all_ok(10)
+    report = run(rig)
+    lost = "host 1 was lost: the pod that it ran in went away while no launcher watched"
+    if max_restarts:
+        assert (report.ok, report.attempt) == (True, 1)
+        assert f"{lost}; restarting the group as attempt 1 (2 restarts left after it)" in rig.said
+    else:
+        assert report.lines[0] == f"train failed in attempt 0: {lost} (restarts left: 0 of max_restarts=0)"
+
+
+def test_which_pods_run_cannot_be_written_down() -> None:
+    """An API server that is away is told of, and nothing else comes of it."""
+    rig = Rig()
+
+    def away(name: str, **given: Any) -> dict[str, Any]:
+        msg = "the API server does not answer"
+        raise UnavailableError(msg)
+
+    rig.cluster.patch_group = away  # type: ignore[method-assign]
+    rig.all_ok()
+    assert run(rig).ok
+    assert "could not write down which pods run: the API server does not answer" in rig.said
 
 
 def test_adoption_does_not_prolong_the_wait_for_capacity() -> None:
@@ -442,7 +479,7 @@ def test_failed_group_is_made_anew() -> None:
     rig.bad(1, ended=2.0)()
     rig.all_ok()
     assert run(rig).ok
-    assert rig.verbs() == ["create", "patch", "delete", "create", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "delete", "create", "patch", "delete"]
 
 
 def test_group_being_deleted_is_waited_out() -> None:
@@ -452,7 +489,7 @@ def test_group_being_deleted_is_waited_out() -> None:
     rig.cluster.delete_group("train-x", uid=group["metadata"]["uid"])
     rig.all_ok(10)
     assert run(rig).ok
-    assert rig.verbs() == ["create", "delete", "create", "delete"]
+    assert rig.verbs() == ["create", "delete", "create", "patch", "delete"]
 
 
 def test_living_holder_keeps_its_group() -> None:
@@ -555,7 +592,7 @@ def test_evicted_after_its_end_keeps_its_outcome() -> None:
     rig.clock.after(2, evict)
     rig.clock.after(5, rig.ok(1))
     assert run(rig).outputs == outputs
-    assert rig.verbs() == ["create", "delete"]
+    assert rig.verbs() == ["create", "patch", "delete"]
 
 
 def test_group_of_one() -> None:

@@ -70,7 +70,7 @@ def test_what_an_earlier_watch_left_in_the_inbox() -> None:
     rig.cluster.watch = watch_until_gone  # type: ignore[method-assign]
     report = run(rig)
     assert (report.ok, report.lines) == (True, ())
-    assert rig.verbs() == ["create", "delete", "create", "delete"]
+    assert rig.verbs() == ["create", "delete", "create", "patch", "delete"]
 
 
 def test_a_group_that_goes_between_the_look_and_its_watch() -> None:
@@ -105,7 +105,7 @@ def test_pods_that_outlive_their_group(failed: bool) -> None:
     rig.all_ok(10)
     report = run(rig)
     assert (report.ok, report.attempt) == (True, 0)
-    assert rig.verbs() == ["create", "delete", "create", "delete"]
+    assert rig.verbs() == ["create", "delete", "create", "patch", "delete"]
 
 
 def test_signal_while_a_failed_group_is_made_anew() -> None:
@@ -119,7 +119,7 @@ def test_signal_while_a_failed_group_is_made_anew() -> None:
         rig.launcher.run()
     assert stopped.value.number == signal.SIGUSR1
     rig.launcher.clean_up()
-    assert rig.verbs() == ["create", "patch", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "delete"]
     assert (rig.cluster.groups, rig.cluster.pods) == ({}, {})
 
 
@@ -169,7 +169,7 @@ def test_pods_go_before_their_group_is_told_to(max_restarts: int, ending: float)
     rig.clock.put = late  # type: ignore[method-assign]
     report = run(rig)
     assert report.lines[0] == f"train failed in attempt 0: {DELETED}"
-    assert "patch" not in rig.verbs()
+    assert rig.verbs() == ["create", "patch", "delete", "delete"]
 
 
 def test_deleted_while_it_is_restarted() -> None:
@@ -201,7 +201,7 @@ def test_a_pod_that_only_a_list_has_told_of() -> None:
     rig.all_ok(40)
     report = run(rig)
     assert (report.ok, report.attempt) == (True, 1)
-    assert rig.verbs() == ["create", "patch", "patch", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "patch", "patch", "delete"]
 
 
 def test_a_pod_that_is_told_of_again_after_it_was_gone() -> None:
@@ -356,8 +356,26 @@ def test_another_launcher_takes_over() -> None:
         "another launcher (lease:kr-kfp-other) took over LeaderWorkerSet train-x: this one was not heard of for too long "
         "(was its machine asleep or cut off?). The group runs on, and what that one tells counts"
     )
-    assert rig.verbs() == ["create", "patch"]
+    assert rig.verbs() == ["create", "patch", "patch"]
     assert len(rig.cluster.pods) == 2
+
+
+def test_another_launcher_took_over_unheard() -> None:
+    """Its watch is behind, so only the group itself tells, before it would be restarted: that is the other's now."""
+    rig = Rig()
+    put = rig.clock.put
+    rig.clock.put = lambda event: None if event.kind == "group" else put(event)  # type: ignore[method-assign]
+
+    def take_over() -> None:
+        group = rig.cluster.groups["train-x"]
+        patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: "lease:kr-kfp-other"}}}
+        rig.cluster.patch_group("train-x", patch=patch, resource_version=group["metadata"]["resourceVersion"])
+
+    rig.clock.after(5, take_over)
+    rig.clock.after(6, lambda: rig.cluster.lose_host(1))
+    with pytest.raises(SetupError, match=r"another launcher \(lease:kr-kfp-other\) took over"):
+        rig.launcher.run()
+    assert rig.verbs() == ["create", "patch", "patch"]
 
 
 def test_the_last_words_of_hosts_are_shown() -> None:

@@ -377,6 +377,22 @@ def test_replaced_before_it_started() -> None:
     assert one(first, second, gone=["u0"]) == state
 
 
+@pytest.mark.parametrize("state", [RUNNING, terminated(0, "Completed", outcome_message(GOOD))], ids=["runs", "ended"])
+def test_replaced_while_nobody_looked(state: Json) -> None:
+    """Whatever the second pod does or has done: user code ran in the first, as was written down then."""
+    seen = observe([pod(status(state), uid="u1", made=FINISHED)], hosts=1, attempt=0, noted=["u0"])
+    reason = "the pod that it ran in went away while no launcher watched"
+    assert seen == (HostState(index=0, phase=Phase.LOST, pod="g-0", uid="u1", reason=reason, up=state is RUNNING),)
+
+
+def test_away_while_nobody_looked() -> None:
+    """No second pod has come yet; the other host goes on."""
+    worker = pod(status(RUNNING), index=1, uid="w0-and-more")
+    lost_host, other = observe([worker], hosts=2, attempt=0, noted=["u0", "w0"])
+    assert (lost_host.phase, lost_host.pod, lost_host.uid) == (Phase.LOST, "", "")
+    assert (other.phase, other.uid) == (Phase.RUNNING, "w0-and-more")
+
+
 def test_several_that_wait() -> None:
     """Of pods that all wait, the newest tells why."""
     first = pod({"phase": "Pending"})

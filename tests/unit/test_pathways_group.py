@@ -264,7 +264,7 @@ def test_launcher_ends_with_the_head() -> None:
     rig.clock.after(5.0, rig.ok)
     report = rig.run()
     assert (report.ok, report.outputs["executorOutput"]) == (True, {"parameterValues": {"Output": 1}})
-    assert rig.verbs() == ["create", "delete"]
+    assert rig.verbs() == ["create", "patch", "delete"]
     assert any("2 hosts of v5p-16, 4 chips each, topology 2x2x2, and a head without accelerator" in s for s in rig.said)
     assert any(s.startswith("all 3 pods run after") for s in rig.said)
     assert "the host ended well after 0.0 s (attempt 0)" in rig.said
@@ -287,7 +287,7 @@ def test_launcher_restarts_after_a_broken_server(part: str) -> None:
     rig.clock.after(30.0, rig.ok)
     report = rig.run()
     assert (report.ok, report.attempt) == (True, 1)
-    assert rig.verbs() == ["create", "patch", "patch", "delete"]
+    assert rig.verbs() == ["create", "patch", "patch", "patch", "patch", "delete"]
     who = {"proxy": "host 0", "worker": "Pathways worker 1", "pod": "Pathways worker 0"}[part]
     assert any(s.startswith(f"{who} was lost: ") and "restarting the group as attempt 1" in s for s in rig.said)
 
