@@ -339,16 +339,18 @@ def test_a_restart_while_the_controller_is_behind() -> None:
     assert pods == 0
 
 
+def take_over(rig: Rig) -> None:
+    """Be another launcher that takes the first one for dead."""
+    group = rig.cluster.groups["train-x"]
+    patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: "lease:kr-kfp-other"}}}
+    rig.cluster.patch_group("train-x", patch=patch, resource_version=group["metadata"]["resourceVersion"])
+
+
 def test_another_launcher_takes_over() -> None:
     """A launcher that wakes up too late says so, touches nothing, and leaves the verdict to the new holder."""
     rig = Rig()
 
-    def take_over() -> None:
-        group = rig.cluster.groups["train-x"]
-        patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: "lease:kr-kfp-other"}}}
-        rig.cluster.patch_group("train-x", patch=patch, resource_version=group["metadata"]["resourceVersion"])
-
-    rig.clock.after(5, take_over)
+    rig.clock.after(5, lambda: take_over(rig))
     rig.all_ok(6)
     with pytest.raises(SetupError) as gone:
         rig.launcher.run()
@@ -366,12 +368,7 @@ def test_another_launcher_took_over_unheard() -> None:
     put = rig.clock.put
     rig.clock.put = lambda event: None if event.kind == "group" else put(event)  # type: ignore[method-assign]
 
-    def take_over() -> None:
-        group = rig.cluster.groups["train-x"]
-        patch = {"metadata": {"annotations": {HOLDER_ANNOTATION: "lease:kr-kfp-other"}}}
-        rig.cluster.patch_group("train-x", patch=patch, resource_version=group["metadata"]["resourceVersion"])
-
-    rig.clock.after(5, take_over)
+    rig.clock.after(5, lambda: take_over(rig))
     rig.clock.after(6, lambda: rig.cluster.lose_host(1))
     with pytest.raises(SetupError, match=r"another launcher \(lease:kr-kfp-other\) took over"):
         rig.launcher.run()
