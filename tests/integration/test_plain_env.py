@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import kr_kfp.testing
-from tests import torch_steps
+from tests import own_network, torch_steps
 from tests.local_kit import local_root_fixture
 from tests.steps import left_over
 
 __all__ = ["local_root_fixture"]
 
 
+@pytest.fixture(name="in_own_network")
+def _in_own_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what kr_kfp.testing.run starts run in a network of its own: PyTorch's store listens on all addresses."""
+    enter = [sys.executable, own_network.__file__, sys.executable]
+    tried = subprocess.run([*enter, "-c", ""], capture_output=True, text=True, check=False)
+    assert tried.returncode == 0, tried.stderr
+    python = tmp_path / "python"
+    # KFP's command names Python for the launcher, and in it for each host, which is to stay in the launcher's network.
+    inside = f'if [ "$KR_TEST_IN_OWN_NETWORK" ]; then exec {shlex.quote(sys.executable)} "$@"; fi'
+    first = f'KR_TEST_IN_OWN_NETWORK=1 exec {shlex.join(enter)} "$@"'
+    python.write_text(f"#!/bin/sh\n{inside}\n{first}\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
+@pytest.mark.usefixtures("in_own_network")
 def test_two_hosts_of_two_processes(
     torch_env: dict[str, str], tmp_path: Path, local_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +64,7 @@ def test_two_hosts_of_two_processes(
     assert left_over(str(local_root)) == []
 
 
+@pytest.mark.usefixtures("in_own_network")
 @pytest.mark.parametrize(
     ("how", "said"),
     [
