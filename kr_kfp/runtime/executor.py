@@ -33,6 +33,7 @@ def main() -> None:
     _tell("started", pid=os.getpid())
     sys.excepthook = _on_exception
     _note_crashes()
+    _list_checkpoints_anew()
     from kr_kfp.runtime import frameworks
 
     try:
@@ -58,6 +59,18 @@ def _note_crashes() -> None:
         faulthandler.enable(open(path, "wb", buffering=0))  # noqa: SIM115
     else:
         faulthandler.enable()
+
+
+def _list_checkpoints_anew() -> None:
+    """Let gcsfs keep no listings where checkpoints are in Google Cloud Storage, unless the user has configured it.
+
+    Orbax writes arrays through TensorStore and looks for them through gcsfs, whose listings never expire: after one
+    that came a moment too early, a checkpoint that was just written "does not exist", and training fails (gcsfs/core.py
+    ``_info``, fsspec/spec.py ``_ls_from_cache``; seen with orbax-checkpoint 0.12.8, gcsfs 2026.10.1). fsspec reads
+    ``FSSPEC_GCS`` when it is imported (fsspec/config.py ``set_conf_env``).
+    """
+    if os.environ.get("KR_KFP_CHECKPOINT_DIR", "").startswith("gs://"):
+        os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')
 
 
 def _run_kfp() -> None:

@@ -164,6 +164,38 @@ def test_the_last_two_checkpoints_stay(place: Place, data: str, tmp_path: Path) 
 
 
 @kr_kfp.component(install_kfp_package=False, framework="none")
+def look() -> list:  # type: ignore[type-arg]
+    """Look for a checkpoint that something else writes just after a listing."""
+    import http.client
+    import os
+
+    from etils import epath
+
+    import kr_kfp
+
+    place = epath.Path(kr_kfp.context().checkpoint_dir)
+    (place / "1" / "metadata").write_text("{}")
+    before = sorted(step.name for step in place.iterdir())
+    bucket, _, key = str(place).removeprefix("gs://").partition("/")
+    server = http.client.HTTPConnection(os.environ["STORAGE_EMULATOR_HOST"].removeprefix("http://"))
+    server.request("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={key}/2/state/d", body=b"x")
+    assert server.getresponse().status == 200
+    return [before, (place / "2" / "state").exists(), sorted(step.name for step in place.iterdir())]
+
+
+@pytest.mark.parametrize("hosts", [None, 1], ids=["pod", "group"])
+@pytest.mark.parametrize("cached", [False, True], ids=["as-it-is", "cached"])
+def test_a_checkpoint_that_was_just_written_is_there(
+    open_gcs: GcsServer, tmp_path: Path, hosts: int | None, cached: bool
+) -> None:
+    """No listings are kept by gcsfs, in which what TensorStore wrote would be missing, unless the user has set it up."""
+    place = gcs(open_gcs)
+    env = {**place.env, **({"FSSPEC_GCS": "{}"} if cached else {})}
+    result = kr_kfp.testing.run(look.options(checkpoint_root=place.root), hosts, root=tmp_path, env=env)
+    assert result.output == [["1"], not cached, ["1"] if cached else ["1", "2"]]
+
+
+@kr_kfp.component(install_kfp_package=False, framework="none")
 def fit() -> dict:  # type: ignore[type-arg]
     """Train a Keras model with Keras' own callback for Orbax, and go on after the newest checkpoint."""
     import os
