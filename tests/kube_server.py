@@ -43,7 +43,10 @@ LWS_SCHEMA: Json = {
                                     "restartPolicy": {"enum": ["Default", "RecreateGroupOnPodRestart", "None"]},
                                     "subGroupPolicy": {"properties": {"subGroupPolicyType": {}, "subGroupSize": {}}},
                                 }
-                            }
+                            },
+                            "rolloutStrategy": {
+                                "properties": {"rollingUpdateConfiguration": {"properties": {"partition": {}}}}
+                            },
                         }
                     }
                 },

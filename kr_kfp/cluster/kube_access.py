@@ -17,9 +17,11 @@ from kr_kfp.spec.leaderworkerset import API_VERSION, KIND
 
 __all__ = ["OLDEST", "RIGHTS", "Right", "check_rights", "check_served", "missing_features", "missing_rights"]
 
-OLDEST = "0.6.0"
+OLDEST = "0.7.0"
 """Oldest LeaderWorkerSet that can run a step: 0.4.0 brought ``restartPolicy: None`` and LWS_GROUP_SIZE, 0.6.0
-LWS_WORKER_INDEX and ``subGroupPolicyType`` (kubernetes-sigs/lws, tags; api/leaderworkerset/v1)."""
+LWS_WORKER_INDEX and ``subGroupPolicyType``, 0.7.0 a controller that leaves a group alone which is being deleted
+(kubernetes-sigs/lws, tags; api/leaderworkerset/v1, pkg/controllers/leaderworkerset_controller.go ``Reconcile``). Under
+0.6.0 a deletion in the foreground never ends: pods are made and deleted for ever (seen on Kubernetes 1.36)."""
 
 _INSTALL = "Install LeaderWorkerSet: kr-kfp install"
 
@@ -158,19 +160,28 @@ def missing_features(schemas: Mapping[str, Any]) -> tuple[str, ...]:
             schema that is not structural, tells nothing and misses nothing.
     """
     found = [s for s in schemas.values() if any(k.get("kind") == KIND for k in s.get(_KINDS) or ())]
-    template: Mapping[str, Any] = {}
+    spec: Mapping[str, Any] = {}
     for schema in found:
         spec = (schema.get("properties") or {}).get("spec") or {}
-        template = (spec.get("properties") or {}).get("leaderWorkerTemplate") or {}
-    fields = template.get("properties") or {}
+    fields = _fields(spec, "leaderWorkerTemplate")
     if not fields:
         return ()
     missing = []
     if "None" not in ((fields.get("restartPolicy") or {}).get("enum") or ()):
         missing.append("restartPolicy None")
-    if "subGroupPolicyType" not in ((fields.get("subGroupPolicy") or {}).get("properties") or {}):
+    if "subGroupPolicyType" not in _fields(spec, "leaderWorkerTemplate", "subGroupPolicy"):
         missing.append("subGroupPolicyType")
+    # No field tells of the controller, but this one came with it.
+    if "partition" not in _fields(spec, "rolloutStrategy", "rollingUpdateConfiguration"):
+        missing.append("controller that leaves groups alone which are being deleted")
     return tuple(missing)
+
+
+def _fields(schema: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """Give the properties of a schema, or of one within it; none if it is not there."""
+    for name in names:
+        schema = (schema.get("properties") or {}).get(name) or {}
+    return schema.get("properties") or {}
 
 
 _KINDS = "x-kubernetes-group-version-kind"

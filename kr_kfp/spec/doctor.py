@@ -66,7 +66,7 @@ def _leaderworkerset(facts: Facts) -> Finding:
         return Finding(check, "warn", f"{API_VERSION} is served; its fields are not known: {lacking.why}", "Ask again")
     if lacking:
         message = f"{API_VERSION} is served, but is too old: it has no {', '.join(lacking)}"
-        return Finding(check, "fail", message, f"Take 0.6.0 or newer, such as: {_INSTALL}")
+        return Finding(check, "fail", message, f"Take 0.7.0 or newer, such as: {_INSTALL}")
     return Finding(check, "pass", f"{API_VERSION} is served, with all fields that a step needs")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -108,8 +109,22 @@ def test_lws_is_too_old(server: KubeServer) -> None:
     with connected(server, pod=OWN) as (cluster, _), pytest.raises(SetupError) as caught:
         cluster.create_group(GROUP)
     assert str(caught.value) == (
-        "the LeaderWorkerSet of this cluster has no restartPolicy None, subGroupPolicyType: it is older than 0.6.0. "
-        "Install LeaderWorkerSet: kr-kfp install"
+        "the LeaderWorkerSet of this cluster has no restartPolicy None, subGroupPolicyType, controller that leaves groups "
+        "alone which are being deleted: it is older than 0.7.0. Install LeaderWorkerSet: kr-kfp install"
+    )
+
+
+def test_lws_cannot_delete_in_the_foreground(server: KubeServer) -> None:
+    """0.6.0 has all fields that a step needs, but makes the pods of a deleted group anew for ever: 0.7.0's tell it."""
+    schemas = copy.deepcopy(LWS_SCHEMA["components"]["schemas"])
+    (schema,) = schemas.values()
+    del schema["properties"]["spec"]["properties"]["rolloutStrategy"]["properties"]["rollingUpdateConfiguration"]
+    server.documents = {"/openapi/v3/apis/leaderworkerset.x-k8s.io/v1": {"components": {"schemas": schemas}}}
+    with connected(server, pod=OWN) as (cluster, _), pytest.raises(SetupError) as caught:
+        cluster.create_group(GROUP)
+    assert str(caught.value) == (
+        "the LeaderWorkerSet of this cluster has no controller that leaves groups alone which are being deleted: it is "
+        "older than 0.7.0. Install LeaderWorkerSet: kr-kfp install"
     )
 
 

@@ -115,7 +115,7 @@ def test_a_cluster_that_is_well() -> None:
                 "leaderworkerset",
                 "fail",
                 "leaderworkerset.x-k8s.io/v1 is served, but is too old: it has no restartPolicy None, subGroupPolicyType",
-                f"Take 0.6.0 or newer, such as: {INSTALL}",
+                f"Take 0.7.0 or newer, such as: {INSTALL}",
             ),
             id="too old",
         ),
