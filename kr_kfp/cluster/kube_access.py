@@ -13,15 +13,9 @@ from kr_kfp.cluster.kube_errors import Target
 from kr_kfp.cluster.kube_group import GROUPS, PODS
 from kr_kfp.cluster.kube_http import Api, Resource
 from kr_kfp.errors import ClusterError, ForbiddenError, NotFoundError, SetupError
-from kr_kfp.spec.leaderworkerset import API_VERSION, KIND
+from kr_kfp.spec.leaderworkerset import API_VERSION, KIND, OLDEST
 
-__all__ = ["OLDEST", "RIGHTS", "Right", "check_rights", "check_served", "missing_features", "missing_rights"]
-
-OLDEST = "0.7.0"
-"""Oldest LeaderWorkerSet that can run a step: 0.4.0 brought ``restartPolicy: None`` and LWS_GROUP_SIZE, 0.6.0
-LWS_WORKER_INDEX and ``subGroupPolicyType``, 0.7.0 a controller that leaves a group alone which is being deleted
-(kubernetes-sigs/lws, tags; api/leaderworkerset/v1, pkg/controllers/leaderworkerset_controller.go ``Reconcile``). Under
-0.6.0 a deletion in the foreground never ends: pods are made and deleted for ever (seen on Kubernetes 1.36)."""
+__all__ = ["RIGHTS", "Right", "check_rights", "check_served", "missing_features", "missing_rights"]
 
 _INSTALL = "Install LeaderWorkerSet: kr-kfp install"
 

@@ -12,7 +12,7 @@ from typing import Any
 from kr_kfp.spec.doctor_nodes import check_nodes
 from kr_kfp.spec.doctor_quota import check_quota
 from kr_kfp.spec.facts import ADMINISTRATOR, Facts, Finding, State, Unknown
-from kr_kfp.spec.leaderworkerset import API_VERSION
+from kr_kfp.spec.leaderworkerset import API_VERSION, OLDEST
 from kr_kfp.spec.release import RELEASE
 from kr_kfp.spec.rights import EDITOR, NAMESPACE, NODES, RUNNER, Account
 from kr_kfp.spec.step import StepSpec
@@ -66,7 +66,7 @@ def _leaderworkerset(facts: Facts) -> Finding:
         return Finding(check, "warn", f"{API_VERSION} is served; its fields are not known: {lacking.why}", "Ask again")
     if lacking:
         message = f"{API_VERSION} is served, but is too old: it has no {', '.join(lacking)}"
-        return Finding(check, "fail", message, f"Take 0.7.0 or newer, such as: {_INSTALL}")
+        return Finding(check, "fail", message, f"Take {OLDEST} or newer, such as: {_INSTALL}")
     return Finding(check, "pass", f"{API_VERSION} is served, with all fields that a step needs")
 
 

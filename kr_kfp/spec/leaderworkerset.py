@@ -22,6 +22,7 @@ __all__ = [
     "KIND",
     "LABEL",
     "NODE_POOL",
+    "OLDEST",
     "attempt_of",
     "build",
     "leaders_of",
@@ -33,6 +34,12 @@ Json = dict[str, Any]
 
 API_VERSION = "leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
+
+OLDEST = "0.7.0"
+"""Oldest LeaderWorkerSet that can run a step: 0.4.0 brought ``restartPolicy: None`` and LWS_GROUP_SIZE, 0.6.0
+LWS_WORKER_INDEX and ``subGroupPolicyType``, 0.7.0 a controller that leaves a group alone which is being deleted
+(kubernetes-sigs/lws, tags; api/leaderworkerset/v1, pkg/controllers/leaderworkerset_controller.go ``Reconcile``). Under
+0.6.0 a deletion in the foreground never ends: pods are made and deleted for ever (seen on Kubernetes 1.36)."""
 
 LABEL = "leaderworkerset.sigs.k8s.io"
 """Prefix of all labels and annotations of LWS (lws api/leaderworkerset/v1/leaderworkerset_types.go)."""

@@ -85,7 +85,7 @@ def test_lws_was_installed_a_moment_ago(server: KubeServer) -> None:
         "/apis/leaderworkerset.x-k8s.io": {"versions": [{"groupVersion": "leaderworkerset.x-k8s.io/v1"}]}
     }
     with connected(server, pod=OWN) as (cluster, _):
-        cluster.create_group(GROUP)
+        assert cluster.create_group(GROUP)["metadata"]["uid"] == "uid-1"
 
 
 def test_lws_is_too_old(server: KubeServer) -> None:
@@ -132,7 +132,7 @@ def test_schema_that_may_not_be_read(server: KubeServer) -> None:
     """Without the right to the schema the create request has to tell."""
     server.fail("GET /openapi/v3/apis/leaderworkerset.x-k8s.io/v1", Fault(status=403, reason="Forbidden"))
     with connected(server, pod=OWN) as (cluster, _):
-        cluster.create_group(GROUP)
+        assert cluster.create_group(GROUP)["metadata"]["uid"] == "uid-1"
 
 
 def test_missing_rights_are_all_named_before_anything_is_made(server: KubeServer) -> None:
